@@ -655,3 +655,83 @@ fn the_history_says_why_and_outlives_the_daemon() {
     assert!(words.contains("There were no requests."), "{words}");
     assert!(words.contains("--at noon: a time such as 14:05"), "{words}");
 }
+
+/// A disk that goes is one alert, which is told to a web service, muted, and over when the disk is back.
+#[test]
+fn a_disk_that_goes_is_one_alert_until_it_is_back() {
+    let mut place = Place::new();
+    let hook = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = hook.local_addr().expect("an address");
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let received = told.clone();
+    std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        for stream in hook.incoming() {
+            let Ok(mut stream) = stream else {
+                return;
+            };
+            let mut request = String::new();
+            let mut piece = [0; 4096];
+            while let Ok(read) = stream.read(&mut piece) {
+                request.push_str(&String::from_utf8_lossy(&piece[..read]));
+                let body = request.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+                if read == 0 || serde_json::from_str::<Value>(body).is_ok() {
+                    break;
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            received.lock().expect("whole").push(request);
+        }
+    });
+    let made = place.run(&format!(
+        "truncate -s 128M a b && zpool create tank mirror $PWD/a $PWD/b
+         printf '[[alerts.webhook]]\nurl = \"http://{at}/hook\"\n' > ../state/sanbox.toml"
+    ));
+    assert_eq!(made, "");
+    serve(&mut place);
+    let until = |what: &str, holds: &dyn Fn(&str) -> bool| {
+        for _ in 0..300 {
+            let said = place.run("sanbox alert list -H -a");
+            if holds(&said) {
+                return said;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!(
+            "{what}: {}",
+            place.run("sanbox alert list -a; sanbox alert checks")
+        );
+    };
+    let test = place.run("sanbox alert test");
+    assert_eq!(test, format!("webhook {at}: sent\n"));
+    assert_eq!(place.run("sanbox alert list"), "No alerts.\n");
+    assert_eq!(place.run("zpool offline tank $PWD/b"), "");
+    let opened = until("degraded", &|said| said.contains("DEGRADED"));
+    assert_eq!(opened.lines().count(), 1, "{opened}");
+    assert!(opened.starts_with("1\twarning\topen\t"), "{opened}");
+    assert_eq!(
+        place.run("sanbox alert acknowledge 1; sanbox alert mute 7"),
+        "! there is no alert 7, or it is over\n[1]\n"
+    );
+    until("acknowledged", &|said| said.contains("\tacknowledged\t"));
+    let event = |word: &str| {
+        let told = told.lock().expect("whole");
+        told.iter()
+            .filter(|request| request.contains(&format!("\"event\":\"{word}\"")))
+            .count()
+    };
+    assert_eq!((event("test"), event("opened")), (1, 1));
+    let checks = place.run("sanbox alert checks -H | cut -f1");
+    assert_eq!(
+        checks
+            .lines()
+            .filter(|line| !line.starts_with("webhook"))
+            .count(),
+        9,
+        "{checks}"
+    );
+    place.stop();
+    // The alert outlives the daemon.
+    let kept = place.run("sanbox alert list -H 2>&1");
+    assert!(kept.contains("\tacknowledged\t"), "{kept}");
+}

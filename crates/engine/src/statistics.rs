@@ -379,6 +379,14 @@ mod tests {
                 let client = Client::Address("nfs", IpAddr::from([10, 0, 1, last]));
                 requests.timed(&handle, client, async {}).await;
             }
+            // A wait with a deadline is for what it is for, not for its deadline.
+            let disk = RequestStatistics::default();
+            let read = handle.sleep(Duration::from_millis(5));
+            let read = runtime::waiting_as("disk read", read);
+            let read = runtime::timeout(&handle, Duration::from_secs(30), read);
+            disk.timed(&handle, Client::Local, read).await;
+            let (_, times) = disk.by_client()[0];
+            assert_eq!(times.waited_ns[Phase::Device as usize], times.total_ns());
             let seen = requests.by_client();
             let (client, times) = seen[0];
             assert_eq!(

@@ -95,6 +95,70 @@ pub fn fingerprint(der: &[u8]) -> String {
     pairs.join(":")
 }
 
+/// Returns the end of a certificate's validity, in seconds since 1970; `None` where it is not understood.
+#[must_use]
+pub fn end_of_validity(der: &[u8]) -> Option<u64> {
+    // RFC 5280, 4.1: Certificate, its TBSCertificate, and in it version [0], serialNumber, signature, issuer and validity.
+    const SEQUENCE: u8 = 0x30;
+    let (_, certificate, _) = element(der)?;
+    let (_, mut fields, _) = element(certificate)?;
+    let mut sequences = 0;
+    loop {
+        let (tag, content, rest) = element(fields)?;
+        sequences += usize::from(tag == SEQUENCE);
+        if sequences == 3 {
+            let (_, _, behind) = element(content)?;
+            let (tag, text, _) = element(behind)?;
+            return time(tag, std::str::from_utf8(text).ok()?);
+        }
+        fields = rest;
+    }
+}
+
+/// Returns the tag, the content and what is behind an element of DER (X.690, 8.1).
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = bytes.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(*first), rest),
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            let len = digits
+                .iter()
+                .fold(0, |len, digit| len << 8 | usize::from(*digit));
+            (len, rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    Some((*tag, content, rest))
+}
+
+/// Reads a time of RFC 5280, 4.1.2.5: `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
+fn time(tag: u8, text: &str) -> Option<u64> {
+    let text = match tag {
+        // Years below 50 are of this century.
+        0x17 if text.get(..2)?.parse::<u64>().ok()? < 50 => format!("20{text}"),
+        0x17 => format!("19{text}"),
+        _ => text.to_owned(),
+    };
+    let number = |at: usize, len: usize| text.get(at..at + len)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(4, 2)?, number(6, 2)?);
+    let seconds = number(8, 2)? * 3600 + number(10, 2)? * 60 + number(12, 2)?;
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days of the Gregorian calendar, with years that begin in March: the leap day is their last.
+    let (year, month) = if month <= 2 {
+        (year - 1, month + 9)
+    } else {
+        (year, month - 3)
+    };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 306 + 5) / 10 + day - 1;
+    // 1 March of year 0 to 1 January 1970.
+    Some(days.checked_sub(719_468)? * 86_400 + seconds)
+}
+
 fn read(path: &Path) -> Result<Option<String>, CertificateError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -125,6 +189,22 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn the_end_of_a_certificate_is_read() {
+        let mut params = rcgen::CertificateParams::new(vec!["box".to_owned()]).expect("a name");
+        params.not_after = rcgen::date_time_ymd(2027, 2, 28);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        // 'date -d 2027-02-28T00:00:00Z +%s'
+        assert_eq!(end_of_validity(made.der()), Some(1_803_772_800));
+        for end in 0..made.der().len().min(200) {
+            let _ = end_of_validity(&made.der()[..end]);
+        }
+        assert_eq!(time(0x17, "700101000000Z"), Some(0));
+        assert_eq!(time(0x18, "20240229120000Z"), Some(1_709_208_000));
+        assert_eq!(time(0x18, "2024"), None);
+    }
 
     #[test]
     fn made_once_and_the_key_is_private() {

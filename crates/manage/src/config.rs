@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::alerts::Severity;
+use crate::alerts::forms::WebhookForm;
+
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -60,6 +63,81 @@ pub struct Config {
     pub control: Control,
     /// The daemon's log.
     pub log: Log,
+    /// Who is told of alerts.
+    pub alerts: Alerts,
+}
+
+/// Who is told of alerts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Alerts {
+    /// By mail: `[[alerts.mail]]`.
+    pub mail: Vec<Mail>,
+    /// By web services: `[[alerts.webhook]]`.
+    pub webhook: Vec<Webhook>,
+    /// By syslog: `[[alerts.syslog]]`.
+    pub syslog: Vec<Syslog>,
+}
+
+/// How a mail server is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MailTls {
+    /// Encryption begins after the greeting (port 587).
+    #[default]
+    Starttls,
+    /// Encryption from the first byte (port 465).
+    Tls,
+    /// None: for a server on this machine.
+    None,
+}
+
+/// Alerts by mail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mail {
+    /// Server, as `HOST:PORT`.
+    pub server: String,
+    /// `starttls`, `tls` or `none`.
+    pub tls: MailTls,
+    /// Name to log in by, with a password file.
+    pub user: String,
+    /// A file whose first line is the password; without it there is no log-in.
+    pub password_file: Option<PathBuf>,
+    /// Address of the sender.
+    pub from: String,
+    /// Addresses that are written to.
+    pub to: Vec<String>,
+    /// Only alerts that are `info`, `warning` or `critical`, or worse (`info`).
+    pub severity: String,
+    /// Certificates to trust in place of the machine's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Alerts by web services.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Webhook {
+    /// Where to, `https://` or `http://`.
+    pub url: String,
+    /// `json`, `slack`, `teams` or `ntfy`.
+    pub form: WebhookForm,
+    /// A file whose first line is sent as `Authorization: Bearer`.
+    pub token_file: Option<PathBuf>,
+    /// As of mail.
+    pub severity: String,
+    /// As of mail.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Alerts by syslog (RFC 5424 over UDP).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Syslog {
+    /// Server, as `HOST:PORT`.
+    pub server: String,
+    /// As of mail.
+    pub severity: String,
 }
 
 /// Settings of the daemon's log, which goes to standard error.
@@ -320,6 +398,20 @@ impl Config {
                 config.smb.workgroup
             ));
         }
+        let Alerts {
+            mail,
+            webhook,
+            syslog,
+        } = &config.alerts;
+        let severities = mail.iter().map(|mail| &mail.severity);
+        let severities = severities.chain(webhook.iter().map(|hook| &hook.severity));
+        for severity in severities.chain(syslog.iter().map(|syslog| &syslog.severity)) {
+            if !severity.is_empty() && Severity::from_name(severity).is_none() {
+                return Err(format!(
+                    "'{severity}' is none of info, warning and critical"
+                ));
+            }
+        }
         Ok(config)
     }
 
@@ -362,6 +454,8 @@ mod tests {
             ("memory = 'lots'", "lots"),
             ("[smb]\nworkgroup = 'a b'", "workgroup"),
             ("[smb]\nencryption = 'perhaps'", "perhaps"),
+            ("[[alerts.mail]]\nseverity = 'loud'", "loud"),
+            ("[[alerts.webhook]]\nform = 'smoke'", "smoke"),
         ] {
             let message = Config::parse(text).expect_err(text);
             assert!(message.contains(needle), "{text}: {message}");

@@ -60,6 +60,11 @@ const LATER_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS second_factor (
         user TEXT PRIMARY KEY, secret BLOB NOT NULL, confirmed INTEGER NOT NULL, step INTEGER NOT NULL, recovery TEXT NOT NULL
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS alert (
+        id INTEGER PRIMARY KEY, key TEXT NOT NULL, severity TEXT NOT NULL, subject TEXT NOT NULL, fact TEXT NOT NULL,
+        effect TEXT NOT NULL, next_step TEXT NOT NULL, state TEXT NOT NULL, by TEXT, muted_until INTEGER,
+        opened INTEGER NOT NULL, seen INTEGER NOT NULL, cleared INTEGER
+    ) STRICT;
     CREATE TABLE IF NOT EXISTS audit (
         id INTEGER PRIMARY KEY, time INTEGER NOT NULL, user TEXT NOT NULL, origin TEXT NOT NULL, event TEXT NOT NULL
     ) STRICT;

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod alerts;
 pub mod api;
 pub mod attempts;
 pub mod audit;

@@ -108,6 +108,28 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Session(Role::Owner),
     ),
     (Method::GET, "/api/v1/audit", Access::Role(Role::Owner)),
+    (Method::GET, "/api/v1/alerts", Access::Role(Role::Viewer)),
+    (
+        Method::POST,
+        "/api/v1/alerts/{id}/acknowledge",
+        Access::Role(Role::Operator),
+    ),
+    (
+        Method::POST,
+        "/api/v1/alerts/{id}/mute",
+        Access::Role(Role::Operator),
+    ),
+    (
+        Method::POST,
+        "/api/v1/alerts/{id}/reopen",
+        Access::Role(Role::Operator),
+    ),
+    (
+        Method::POST,
+        "/api/v1/alerts/test",
+        Access::Role(Role::Owner),
+    ),
+    (Method::GET, "/api/v1/checks", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (
         Method::GET,

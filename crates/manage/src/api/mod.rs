@@ -5,6 +5,7 @@
 //! sockets and which certificate there are, it does not know.
 
 mod access;
+mod alerts;
 mod asking;
 mod assets;
 mod commands;
@@ -47,6 +48,7 @@ pub use session::{COOKIE, CSRF_HEADER};
 pub use shares::{InitiatorSession, Ports, Share};
 
 use crate::accounts::{AccountError, Accounts, SessionUser};
+use crate::alerts::Alerts;
 use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::history::History;
@@ -117,6 +119,8 @@ pub struct Api {
     pub audit: Arc<Audit>,
     /// Commands that run and ran.
     pub jobs: Arc<Jobs>,
+    /// What is wrong now, and was before.
+    pub alerts: Arc<Alerts>,
     /// Where the time of requests went.
     pub history: Arc<History>,
     event_streams: Arc<Semaphore>,
@@ -137,9 +141,11 @@ impl Api {
         let history = History::open(path.with_file_name("history.db")).await;
         let (accounts, how) = Accounts::open(path, seconds_since_epoch()).await?;
         let database = accounts.database().clone();
+        let jobs = Jobs::open(database.clone()).await?;
         let api = Self {
             audit: Audit::open(database.clone()).await?,
-            jobs: Jobs::open(database).await?,
+            alerts: Alerts::open(database, jobs.clone()).await?,
+            jobs,
             history,
             accounts,
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
@@ -209,6 +215,12 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         ))
         .routes(routes!(keys::remove_totp))
         .routes(routes!(keys::list_audit))
+        .routes(routes!(alerts::list_alerts))
+        .routes(routes!(alerts::acknowledge_alert))
+        .routes(routes!(alerts::mute_alert))
+        .routes(routes!(alerts::reopen_alert))
+        .routes(routes!(alerts::test_alerts))
+        .routes(routes!(alerts::list_checks))
         .routes(routes!(history::show_history))
         .routes(routes!(history::explain))
         .routes(routes!(pools::version))

@@ -88,7 +88,7 @@ fn cache(span: &mut PoolSpan, before: &PoolStatistics, now: &PoolStatistics) {
     span.cache = new.bytes as u64;
     span.cache_limit = new.limit_bytes as u64;
     span.cache_set = new.limit_set_bytes as u64;
-    span.hits = new.hits.total().saturating_sub(old.hits.total());
+    span.hits = data(&new.hits).saturating_sub(data(&old.hits));
     span.data_misses = data(&new.misses).saturating_sub(data(&old.misses));
     span.metadata_misses = metadata(&new.misses).saturating_sub(metadata(&old.misses));
     let ghosts = |cache: &engine::CacheStats| cache.recent_ghost_hits + cache.frequent_ghost_hits;

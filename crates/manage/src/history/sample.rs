@@ -208,7 +208,7 @@ packed!(
         cache_limit: u64,
         /// The limit that was set: the one above is lower while memory is short.
         cache_set: u64,
-        /// Reads answered from memory.
+        /// Reads of data answered from memory.
         hits: u64,
         /// Reads of data that went to a device.
         data_misses: u64,

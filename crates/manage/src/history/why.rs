@@ -447,7 +447,8 @@ fn dedup(pool: &PoolSpan, weight: u64) -> Option<Finding> {
 
 fn small_memory(pool: &PoolSpan, window: &Span, weight: u64) -> Option<Finding> {
     let misses = pool.data_misses + pool.metadata_misses;
-    let miss_percent = (misses * 100).checked_div(misses + pool.hits)?;
+    // Of metadata, which each read needs several times, most is in any cache.
+    let miss_percent = (pool.data_misses * 100).checked_div(pool.data_misses + pool.hits)?;
     let again = (pool.ghost_hits * 100).checked_div(misses)?;
     let pressed = pool.cache_limit * 10 < pool.cache_set * 7;
     if miss_percent < 20 || again < 25 && !pressed {

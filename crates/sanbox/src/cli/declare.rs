@@ -801,6 +801,31 @@ pub(crate) const COMMANDS: &[Command] = &[
         ..Command::NEW
     },
     Command {
+        name: "alert",
+        summary: "what is wrong, what it means for the data, and what to do",
+        operands: "list | mute ID | acknowledge ID | reopen ID | test [CHANNEL] | checks",
+        flags: &[
+            short('a', "list: also those that are over"),
+            short('H', "list, checks: without headings, columns between tabs"),
+            long(
+                "for",
+                Some("TIME"),
+                "mute: for so long, such as 8h (until it is over)",
+            ),
+        ],
+        text: &[
+            "The daemon checks pools, disks, capacity and its forecast, scrubs, jobs, the certificate, the clock, memory and the state \
+             directory. There is one alert for a cause, however often it shows. mute ends telling people of one: sanbox alert mute 3 --for 8h.",
+            "People are told by mail, web services and syslog, set under [alerts] in sanbox.toml. sanbox alert test tries them out; checks \
+             shows when each check ran last, and how the channels do.",
+        ],
+        examples: &[
+            ("sanbox alert list", "what is wrong, and what to do"),
+            ("sanbox alert mute 3 --for 8h", "nobody is told of it today"),
+        ],
+        ..Command::NEW
+    },
+    Command {
         name: "why",
         summary: "say why requests were slow",
         operands: "",

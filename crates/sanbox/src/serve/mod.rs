@@ -1,6 +1,7 @@
 //! `sanbox serve`: the daemon.
 
 mod admission;
+mod alerts;
 mod connection_workers;
 mod console;
 pub(crate) mod control;
@@ -13,6 +14,7 @@ pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
+mod notify;
 mod outbox;
 mod policies;
 mod redirect;
@@ -322,12 +324,17 @@ async fn manage(appliance: Arc<Appliance>) {
     match management::open(&appliance).await {
         Ok(api) => {
             let watching = history::watch(Arc::downgrade(&appliance), api.clone());
+            let served = api.clone();
             let console = async {
                 if appliance.config().console.port != 0 {
-                    console::serve(appliance.clone(), api).await;
+                    console::serve(appliance.clone(), served).await;
                 }
             };
-            tokio::join!(watching, console);
+            let checking = alerts::watch(Arc::downgrade(&appliance), api.clone());
+            let host = appliance.host_name().unwrap_or_default();
+            let telling = appliance.config().alerts.clone();
+            let telling = notify::serve(telling, api.alerts.clone(), host);
+            tokio::join!(telling, checking, watching, console);
         }
         Err(error) => {
             tracing::error!(target: SANBOX, "no console, no users and no log of jobs: {error:#}");
@@ -412,6 +419,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[metrics]", config.metrics != before.metrics),
         ("[console]", config.console != before.console),
         ("[control]", config.control != before.control),
+        ("[[alerts]]", config.alerts != before.alerts),
         ("[log] format", config.log.format != before.log.format),
     ]
     .into_iter()

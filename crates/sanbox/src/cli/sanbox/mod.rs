@@ -1,5 +1,6 @@
 //! The commands of our own.
 
+mod alert;
 mod archive;
 mod arcstat;
 mod comstar;
@@ -64,6 +65,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
         "job" => job::run(session, &args).await,
+        "alert" => alert::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
         "why" => why::run(session, &args).await,

@@ -1,7 +1,7 @@
 //! `sanbox why`: where the time of requests went, and why, in words.
 
 use jiff::civil::{DateTime, Time};
-use jiff::tz::TimeZone;
+
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use manage::database::seconds_since_epoch;
 
@@ -87,20 +87,24 @@ fn moment(text: &str, now: &Zoned) -> Option<u64> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return seconds(at);
     }
+    // Before times, which may be read out of whole dates.
     let local = |at: DateTime| seconds(at.to_zoned(now.time_zone().clone()).ok()?.timestamp());
-    if let Ok(time) = text.parse::<Time>() {
-        let today = now.date().to_datetime(time);
-        let day = match today > now.datetime() {
-            true => now.date().checked_sub(1.day()).ok()?,
-            false => now.date(),
-        };
-        return local(day.to_datetime(time));
+    if let Ok(at) = text.parse::<DateTime>() {
+        return local(at);
     }
-    local(text.parse::<DateTime>().ok()?)
+    let time = text.parse::<Time>().ok()?;
+    let today = now.date().to_datetime(time);
+    let day = match today > now.datetime() {
+        true => now.date().checked_sub(1.day()).ok()?,
+        false => now.date(),
+    };
+    local(day.to_datetime(time))
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::tz::TimeZone;
+
     use super::*;
 
     #[test]

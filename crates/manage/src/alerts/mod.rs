@@ -1,0 +1,612 @@
+//! Alerts: what is wrong now, what it means for the data, and what to do; what was wrong before; who was told.
+//!
+//! Checks give the conditions that hold; each has a key, and there is one alert of a key at a time, however often and in how many places
+//! its cause shows. An alert opens when its condition holds, and is cleared when it has not held for a while. Who knows of it can
+//! acknowledge it, or mute it for a time. All are in memory, and in the database as far as its disk takes them.
+
+pub mod forms;
+pub mod rules;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::params;
+use serde::Serialize;
+use tokio::sync::broadcast;
+use utoipa::ToSchema;
+
+use crate::database::{self, Database, DatabaseError};
+use crate::jobs::{Jobs, Notice};
+
+/// Alerts kept that are over.
+const CLEARED_MAX: usize = 1000;
+/// Alerts at a time; a flood of conditions beyond is not an alert each.
+const OPEN_MAX: usize = 500;
+/// Seconds that a condition has to be away before its alert is cleared: one that comes and goes is one alert.
+const CLEARED_AFTER_SECONDS: u64 = 30;
+/// Messages on their way to the channels.
+const MESSAGES_MAX: usize = 256;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Something has to be done, and data is safe.
+    Warning,
+    /// Data is at risk, or cannot be reached.
+    Critical,
+}
+
+impl Severity {
+    const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
+
+    /// Returns its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+
+    /// Returns the severity of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it is about: there is one alert of a key at a time.
+    pub key: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Pool, disk, job or other thing.
+    pub subject: String,
+    /// What is the case.
+    pub fact: String,
+    /// What it means for the data.
+    pub effect: String,
+    /// What to do.
+    pub next_step: String,
+}
+
+/// What became of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AlertState {
+    /// Its condition holds.
+    Open,
+    /// It holds, and somebody knows.
+    Acknowledged,
+    /// It holds, and nobody is told.
+    Muted,
+    /// It does not hold any more.
+    Cleared,
+}
+
+impl AlertState {
+    const ALL: [Self; 4] = [Self::Open, Self::Acknowledged, Self::Muted, Self::Cleared];
+
+    /// Returns its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Acknowledged => "acknowledged",
+            Self::Muted => "muted",
+            Self::Cleared => "cleared",
+        }
+    }
+}
+
+/// An alert.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Alert {
+    /// Number: later alerts have higher ones.
+    pub id: u64,
+    /// What it is about: there is one alert of a key at a time.
+    pub key: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Pool, disk, job or other thing.
+    pub subject: String,
+    /// What is the case.
+    pub fact: String,
+    /// What it means for the data.
+    pub effect: String,
+    /// What to do.
+    pub next_step: String,
+    /// What became of it.
+    pub state: AlertState,
+    /// Who acknowledged or muted it.
+    pub by: Option<String>,
+    /// Until when it is muted, seconds since 1970.
+    pub muted_until: Option<u64>,
+    /// Begin, seconds since 1970.
+    pub opened: u64,
+    /// When its condition held last, seconds since 1970.
+    pub seen: u64,
+    /// End, seconds since 1970.
+    pub cleared: Option<u64>,
+}
+
+/// What channels are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// An alert opened, or became worse.
+    Opened(Alert),
+    /// It is over.
+    Cleared(Alert),
+    /// Somebody tries out the channel of this name, or all.
+    Test(Option<String>),
+}
+
+/// A check, and how its last run went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CheckView {
+    /// Name.
+    pub name: String,
+    /// What it looks at.
+    pub about: String,
+    /// Seconds between two runs.
+    pub interval: u64,
+    /// Its last run, seconds since 1970; none before the first.
+    pub ran: Option<u64>,
+    /// How long that took, in milliseconds.
+    pub took_ms: u64,
+    /// Conditions that it found.
+    pub found: u64,
+    /// Why it could not be run to its end.
+    pub error: Option<String>,
+}
+
+/// How a channel does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ChannelView {
+    /// Name: its form, and where to.
+    pub name: String,
+    /// Messages that were taken there.
+    pub sent: u64,
+    /// When the last was, seconds since 1970.
+    pub last_sent: Option<u64>,
+    /// Why the last attempt failed; none when it did not.
+    pub error: Option<String>,
+    /// Messages that wait to be tried again.
+    pub waiting: u64,
+    /// Messages that were given up.
+    pub dropped: u64,
+}
+
+#[derive(Default)]
+struct AlertTable {
+    /// By key.
+    active: BTreeMap<String, Alert>,
+    cleared: VecDeque<Alert>,
+    last: u64,
+    /// By name.
+    checks: BTreeMap<String, CheckView>,
+    /// What each check found in its last run.
+    found: BTreeMap<String, Vec<Condition>>,
+    channels: BTreeMap<String, ChannelView>,
+}
+
+/// See the module.
+pub struct Alerts {
+    table: Mutex<AlertTable>,
+    database: Database,
+    jobs: Arc<Jobs>,
+    messages: broadcast::Sender<Message>,
+}
+
+impl Alerts {
+    /// Reads the alerts of before. Changes are told to the clients that follow `jobs`.
+    ///
+    /// # Errors
+    /// The database gives no answer.
+    pub async fn open(database: Database, jobs: Arc<Jobs>) -> Result<Arc<Self>, DatabaseError> {
+        let mut table = AlertTable::default();
+        for alert in database.call(|sql| load(sql)).await? {
+            table.last = table.last.max(alert.id);
+            match alert.state {
+                AlertState::Cleared => table.cleared.push_back(alert),
+                _ => {
+                    table.active.insert(alert.key.clone(), alert);
+                }
+            }
+        }
+        Ok(Arc::new(Self {
+            table: Mutex::new(table),
+            database,
+            jobs,
+            messages: broadcast::channel(MESSAGES_MAX).0,
+        }))
+    }
+
+    /// Follows what channels are to be told.
+    #[must_use]
+    pub fn messages(&self) -> broadcast::Receiver<Message> {
+        self.messages.subscribe()
+    }
+
+    /// Takes what a check found at `now`, in seconds since 1970, in place of what it found before.
+    pub fn checked(&self, view: CheckView, found: Vec<Condition>, now: u64) {
+        let mut changed = Vec::new();
+        let mut told = Vec::new();
+        {
+            let mut table = self.table();
+            // A check that failed says nothing of what it found before.
+            if view.error.is_none() {
+                table.found.insert(view.name.clone(), found);
+            }
+            table.checks.insert(view.name.clone(), view);
+            let conditions: BTreeMap<String, Condition> = table
+                .found
+                .values()
+                .flatten()
+                .map(|condition| (condition.key.clone(), condition.clone()))
+                .collect();
+            for condition in conditions.into_values() {
+                table.hold(condition, now, &mut changed, &mut told);
+            }
+            table.clear_old(now, &mut changed, &mut told);
+        }
+        for alert in changed {
+            self.store(&alert);
+            if let Ok(data) = serde_json::to_string(&alert) {
+                self.jobs.publish(Notice {
+                    event: "alert",
+                    data,
+                });
+            }
+        }
+        for message in told {
+            // Nobody may follow.
+            let _ = self.messages.send(message);
+        }
+    }
+
+    /// Returns the alerts whose conditions hold, the worst first, and behind them with `all` those that are over, the newest first.
+    #[must_use]
+    pub fn list(&self, all: bool) -> Vec<Alert> {
+        let table = self.table();
+        let mut alerts: Vec<Alert> = table.active.values().cloned().collect();
+        alerts.sort_by_key(|alert| std::cmp::Reverse((alert.severity, alert.id)));
+        if all {
+            alerts.extend(table.cleared.iter().rev().cloned());
+        }
+        alerts
+    }
+
+    /// Returns the checks in the order of their names.
+    #[must_use]
+    pub fn checks(&self) -> Vec<CheckView> {
+        self.table().checks.values().cloned().collect()
+    }
+
+    /// Returns the channels in the order of their names.
+    #[must_use]
+    pub fn channels(&self) -> Vec<ChannelView> {
+        self.table().channels.values().cloned().collect()
+    }
+
+    /// Says how a channel does.
+    pub fn note_channel(&self, view: ChannelView) {
+        self.table().channels.insert(view.name.clone(), view);
+    }
+
+    /// Has a message sent by the channel of this name, or by all. Returns whether there is any such channel.
+    #[must_use]
+    pub fn test(&self, channel: Option<&str>) -> bool {
+        let channels = self.channels();
+        let wanted = |view: &ChannelView| channel.is_none_or(|name| view.name == name);
+        let known = channels.iter().any(wanted);
+        known
+            && self
+                .messages
+                .send(Message::Test(channel.map(str::to_owned)))
+                .is_ok()
+    }
+
+    /// Acknowledges an alert; `None` when there is none of this number whose condition holds.
+    #[must_use]
+    pub fn acknowledge(&self, id: u64, by: &str) -> Option<Alert> {
+        self.change(id, |alert| {
+            alert.state = AlertState::Acknowledged;
+            alert.by = Some(by.to_owned());
+            alert.muted_until = None;
+        })
+    }
+
+    /// Mutes an alert until a time, in seconds since 1970; without one until it is over.
+    #[must_use]
+    pub fn mute(&self, id: u64, by: &str, until: Option<u64>) -> Option<Alert> {
+        self.change(id, |alert| {
+            alert.state = AlertState::Muted;
+            alert.by = Some(by.to_owned());
+            alert.muted_until = until;
+        })
+    }
+
+    /// Opens an alert again that was acknowledged or muted.
+    #[must_use]
+    pub fn reopen(&self, id: u64) -> Option<Alert> {
+        self.change(id, |alert| {
+            alert.state = AlertState::Open;
+            alert.by = None;
+            alert.muted_until = None;
+        })
+    }
+
+    fn change(&self, id: u64, change: impl FnOnce(&mut Alert)) -> Option<Alert> {
+        let alert = {
+            let mut table = self.table();
+            let alert = table.active.values_mut().find(|alert| alert.id == id)?;
+            change(alert);
+            alert.clone()
+        };
+        self.store(&alert);
+        Some(alert)
+    }
+
+    fn store(&self, alert: &Alert) {
+        let alert = alert.clone();
+        self.database.record(move |sql| {
+            sql.execute(
+                "INSERT OR REPLACE INTO alert VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                params![
+                    alert.id,
+                    alert.key,
+                    alert.severity.as_str(),
+                    alert.subject,
+                    alert.fact,
+                    alert.effect,
+                    alert.next_step,
+                    alert.state.as_str(),
+                    alert.by,
+                    alert.muted_until,
+                    alert.opened,
+                    alert.seen,
+                    alert.cleared
+                ],
+            )?;
+            let oldest = alert.id.saturating_sub((CLEARED_MAX + OPEN_MAX) as u64);
+            sql.execute(
+                "DELETE FROM alert WHERE id <= ?1 AND state = 'cleared'",
+                [oldest],
+            )
+            .map(|_| ())
+        });
+    }
+
+    fn table(&self) -> MutexGuard<'_, AlertTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AlertTable {
+    fn hold(
+        &mut self,
+        condition: Condition,
+        now: u64,
+        changed: &mut Vec<Alert>,
+        told: &mut Vec<Message>,
+    ) {
+        let Some(alert) = self.active.get_mut(&condition.key) else {
+            if self.active.len() >= OPEN_MAX {
+                return;
+            }
+            self.last += 1;
+            let alert = Alert {
+                id: self.last,
+                key: condition.key.clone(),
+                severity: condition.severity,
+                subject: condition.subject,
+                fact: condition.fact,
+                effect: condition.effect,
+                next_step: condition.next_step,
+                state: AlertState::Open,
+                by: None,
+                muted_until: None,
+                opened: now,
+                seen: now,
+                cleared: None,
+            };
+            changed.push(alert.clone());
+            told.push(Message::Opened(alert.clone()));
+            self.active.insert(condition.key, alert);
+            return;
+        };
+        alert.seen = now;
+        let mut differs = alert.fact != condition.fact;
+        if alert.state == AlertState::Muted && alert.muted_until.is_some_and(|until| until <= now) {
+            alert.state = AlertState::Open;
+            (alert.by, alert.muted_until) = (None, None);
+            differs = true;
+        }
+        let worse = condition.severity > alert.severity;
+        differs |= condition.severity != alert.severity;
+        alert.severity = condition.severity;
+        alert.subject = condition.subject;
+        alert.fact = condition.fact;
+        alert.effect = condition.effect;
+        alert.next_step = condition.next_step;
+        if worse && alert.state == AlertState::Acknowledged {
+            // What somebody knew of was less bad.
+            alert.state = AlertState::Open;
+        }
+        if worse && alert.state != AlertState::Muted {
+            told.push(Message::Opened(alert.clone()));
+        }
+        if differs {
+            changed.push(alert.clone());
+        }
+    }
+
+    fn clear_old(&mut self, now: u64, changed: &mut Vec<Alert>, told: &mut Vec<Message>) {
+        let held: Vec<&String> = self
+            .found
+            .values()
+            .flatten()
+            .map(|held| &held.key)
+            .collect();
+        let over = |alert: &&Alert| {
+            !held.contains(&&alert.key) && now.saturating_sub(alert.seen) >= CLEARED_AFTER_SECONDS
+        };
+        let keys: Vec<String> = self
+            .active
+            .values()
+            .filter(over)
+            .map(|alert| alert.key.clone())
+            .collect();
+        for key in keys {
+            let Some(mut alert) = self.active.remove(&key) else {
+                continue;
+            };
+            let was_muted = alert.state == AlertState::Muted;
+            alert.state = AlertState::Cleared;
+            alert.cleared = Some(now);
+            changed.push(alert.clone());
+            if !was_muted {
+                told.push(Message::Cleared(alert.clone()));
+            }
+            if self.cleared.len() >= CLEARED_MAX {
+                self.cleared.pop_front();
+            }
+            self.cleared.push_back(alert);
+        }
+    }
+}
+
+fn load(sql: &rusqlite::Connection) -> rusqlite::Result<Vec<Alert>> {
+    if !database::has_table(sql, "alert")? {
+        return Ok(Vec::new());
+    }
+    let mut rows = sql.prepare(
+        "SELECT id, key, severity, subject, fact, effect, next_step, state, by, muted_until, opened, seen, cleared
+         FROM alert ORDER BY id",
+    )?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let (severity, state): (String, String) = (row.get(2)?, row.get(7)?);
+        let state = AlertState::ALL
+            .into_iter()
+            .find(|known| known.as_str() == state);
+        Ok(Alert {
+            id: row.get(0)?,
+            key: row.get(1)?,
+            severity: Severity::from_name(&severity).unwrap_or(Severity::Warning),
+            subject: row.get(3)?,
+            fact: row.get(4)?,
+            effect: row.get(5)?,
+            next_step: row.get(6)?,
+            state: state.unwrap_or(AlertState::Open),
+            by: row.get(8)?,
+            muted_until: row.get(9)?,
+            opened: row.get(10)?,
+            seen: row.get(11)?,
+            cleared: row.get(12)?,
+        })
+    };
+    let found = rows.query_map([], read)?;
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(key: &str, severity: Severity, fact: &str) -> Condition {
+        Condition {
+            key: key.to_owned(),
+            severity,
+            subject: "tank".to_owned(),
+            fact: fact.to_owned(),
+            effect: String::new(),
+            next_step: String::new(),
+        }
+    }
+
+    fn check(name: &str) -> CheckView {
+        CheckView {
+            name: name.to_owned(),
+            about: String::new(),
+            interval: 10,
+            ran: None,
+            took_ms: 0,
+            found: 0,
+            error: None,
+        }
+    }
+
+    async fn opened(directory: &tempfile::TempDir) -> Arc<Alerts> {
+        let (database, _) = Database::open(directory.path().join("state.db"))
+            .await
+            .expect("opens");
+        let jobs = Jobs::open(database.clone()).await.expect("read");
+        Alerts::open(database, jobs).await.expect("read")
+    }
+
+    #[tokio::test]
+    async fn a_cause_is_one_alert_from_its_begin_to_its_end() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let alerts = opened(&directory).await;
+        let mut messages = alerts.messages();
+        let found = |severity, fact: &str| vec![condition("pool/tank", severity, fact)];
+        for (second, fact) in (0..40).zip(["1 error", "2 errors"].iter().cycle()) {
+            alerts.checked(check("pools"), found(Severity::Warning, fact), second);
+        }
+        assert!(matches!(messages.try_recv(), Ok(Message::Opened(_))));
+        assert!(messages.try_recv().is_err());
+        let alert = alerts.acknowledge(1, "ann").expect("there");
+        assert_eq!((alert.id, alert.opened, alert.seen), (1, 0, 39));
+        // Worse than what was acknowledged.
+        alerts.checked(check("pools"), found(Severity::Critical, "gone"), 1000);
+        assert!(matches!(messages.try_recv(), Ok(Message::Opened(_))));
+        assert_eq!(alerts.list(false)[0].state, AlertState::Open);
+        // It comes and goes: still one.
+        alerts.checked(check("pools"), Vec::new(), 1010);
+        alerts.checked(check("pools"), found(Severity::Critical, "gone"), 1020);
+        let failed = CheckView {
+            error: Some("no answer".to_owned()),
+            ..check("pools")
+        };
+        alerts.checked(failed, Vec::new(), 1100);
+        assert_eq!(alerts.list(false).len(), 1);
+        alerts.checked(check("pools"), Vec::new(), 1200);
+        assert!(matches!(messages.try_recv(), Ok(Message::Cleared(_))));
+        assert!(alerts.list(false).is_empty());
+        let over = alerts.list(true);
+        assert_eq!((over.len(), over[0].cleared), (1, Some(1200)));
+        alerts.checked(check("pools"), found(Severity::Info, "again"), 1300);
+        assert_eq!(alerts.list(false)[0].id, 2);
+        alerts.database.call(|_| Ok(())).await.expect("stored");
+        let alerts = opened(&directory).await;
+        assert_eq!(alerts.list(true).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn muted_alerts_are_quiet_until_their_time() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let alerts = opened(&directory).await;
+        let found = || vec![condition("disk/a", Severity::Warning, "slow")];
+        alerts.checked(check("disks"), found(), 0);
+        let mut messages = alerts.messages();
+        assert!(alerts.mute(9, "ann", None).is_none());
+        let muted = alerts.mute(1, "ann", Some(50)).expect("there");
+        assert_eq!(muted.state, AlertState::Muted);
+        alerts.checked(check("disks"), found(), 49);
+        assert_eq!(alerts.list(false)[0].state, AlertState::Muted);
+        alerts.checked(check("disks"), found(), 50);
+        assert_eq!(alerts.list(false)[0].state, AlertState::Open);
+        let _ = alerts.mute(1, "ann", None).expect("there");
+        alerts.checked(check("disks"), Vec::new(), 100);
+        assert!(messages.try_recv().is_err());
+        assert!(alerts.list(false).is_empty());
+        assert!(!alerts.test(None));
+    }
+}

@@ -1,0 +1,517 @@
+//! What is not as it should be, from what pools, disks, jobs and the machine tell of themselves: each with what it means for the data and
+//! the next step. A cause that shows in several places is one condition: a disk that is gone is not one more where its pool is degraded.
+
+use engine::{Health, PoolStatus, VdevStatus};
+
+use super::{Condition, Severity};
+use crate::history::sample::PoolSpan;
+
+/// Percent of a pool at which it is almost full, and full.
+const CAPACITY_WARNING: u64 = 80;
+const CAPACITY_CRITICAL: u64 = 95;
+/// Seconds within which a pool that goes on to grow as it did would be full.
+const FORECAST_SECONDS: u64 = 14 * 86_400;
+/// Seconds after which a pool should be scrubbed again.
+const SCRUB_SECONDS: u64 = 35 * 86_400;
+/// Seconds before its end at which a certificate should be replaced.
+const CERTIFICATE_SECONDS: u64 = 21 * 86_400;
+/// Percent of the memory ceiling that the process should stay below.
+const MEMORY_PERCENT: u64 = 97;
+
+fn condition(
+    key: String,
+    severity: Severity,
+    subject: &str,
+    [fact, effect, next_step]: [String; 3],
+) -> Condition {
+    Condition {
+        key,
+        severity,
+        subject: subject.to_owned(),
+        fact,
+        effect,
+        next_step,
+    }
+}
+
+fn leaves<'a>(vdev: &'a VdevStatus, found: &mut Vec<&'a VdevStatus>) {
+    if vdev.children.is_empty() {
+        found.push(vdev);
+    }
+    for child in &vdev.children {
+        leaves(child, found);
+    }
+}
+
+fn names(vdevs: &[&VdevStatus]) -> String {
+    let mut names: Vec<&str> = vdevs.iter().map(|vdev| vdev.name.as_str()).collect();
+    let more = names.len().saturating_sub(5);
+    names.truncate(5);
+    let mut text = names.join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+/// A pool that is known as imported and is not open.
+#[must_use]
+pub fn closed_pool(name: &str) -> Condition {
+    condition(
+        format!("pool/{name}/health"),
+        Severity::Critical,
+        name,
+        [
+            format!("Pool '{name}' is not open."),
+            "Its data cannot be reached, and nothing of it is shared.".to_owned(),
+            format!(
+                "'zpool status {name}' says why: most often a disk is missing. What is on the disks is not touched."
+            ),
+        ],
+    )
+}
+
+/// A pool that does not answer.
+#[must_use]
+pub fn hung_pool(name: &str, seconds: u64) -> Condition {
+    condition(
+        format!("pool/{name}/health"),
+        Severity::Critical,
+        name,
+        [
+            format!("Pool '{name}' has not answered for {seconds} s: one of its disks hangs."),
+            "Clients wait. What was acknowledged is safe.".to_owned(),
+            "The machine's log (dmesg) names the disk; unplug it, or restart its controller."
+                .to_owned(),
+        ],
+    )
+}
+
+/// Disks that make errors, and are in use all the same.
+fn errors(name: &str, all: &[&VdevStatus]) -> Option<Condition> {
+    let made_some = |leaf: &&&VdevStatus| {
+        leaf.health == Health::Online
+            && leaf.read_errors + leaf.write_errors + leaf.checksum_errors + leaf.slow_ios > 0
+    };
+    let failing: Vec<&VdevStatus> = all.iter().filter(made_some).copied().collect();
+    if failing.is_empty() {
+        return None;
+    }
+    let sum = |count: fn(&VdevStatus) -> u64| failing.iter().map(|leaf| count(leaf)).sum::<u64>();
+    Some(condition(
+        format!("pool/{name}/errors"),
+        Severity::Warning,
+        name,
+        [
+            format!(
+                "Disks of pool '{name}' made errors: {} (read {}, write {}, checksum {}, longer than 30 s {}).",
+                names(&failing),
+                sum(|leaf| leaf.read_errors),
+                sum(|leaf| leaf.write_errors),
+                sum(|leaf| leaf.checksum_errors),
+                sum(|leaf| leaf.slow_ios)
+            ),
+            "What had redundancy was repaired; a disk that makes errors may fail.".to_owned(),
+            format!(
+                "Look at cables and SMART values, run 'zpool scrub {name}'; 'zpool clear {name}' sets the counts to zero."
+            ),
+        ],
+    ))
+}
+
+/// The vdevs and disks of a pool.
+#[must_use]
+pub fn devices(status: &PoolStatus) -> Vec<Condition> {
+    let name = status.name.as_str();
+    let mut found = Vec::new();
+    let mut all = Vec::new();
+    for top in &status.root.children {
+        leaves(top, &mut all);
+    }
+    let mut ill = all.clone();
+    ill.retain(|leaf| leaf.health != Health::Online);
+    let see = format!(
+        "'zpool status {name}' shows what is the matter; 'zpool replace {name} OLD NEW' puts a new disk in."
+    );
+    match status.health {
+        Health::Online => {}
+        Health::Degraded => found.push(condition(
+            format!("pool/{name}/health"),
+            Severity::Warning,
+            name,
+            [
+                format!("Pool '{name}' is DEGRADED: {}.", names(&ill)),
+                "All data is there; the redundancy is not, so that a further failure may lose data.".to_owned(),
+                see.clone(),
+            ],
+        )),
+        other => found.push(condition(
+            format!("pool/{name}/health"),
+            Severity::Critical,
+            name,
+            [
+                format!("Pool '{name}' is {}: {}.", other.as_str(), names(&ill)),
+                "Reads or writes fail, or wait. What was acknowledged before is on the disks that are left.".to_owned(),
+                format!("Bring the disks back and run 'zpool clear {name}'; {see}"),
+            ],
+        )),
+    }
+    // Of a log device that is gone the pool says no more than that it is degraded.
+    let logs = status.root.children.iter().filter(|top| top.is_log);
+    let gone: Vec<&VdevStatus> = logs
+        .filter(|top| !matches!(top.health, Health::Online | Health::Degraded))
+        .collect();
+    if !gone.is_empty() {
+        found.retain(|known| known.severity == Severity::Critical);
+        found.push(condition(
+            format!("pool/{name}/log"),
+            Severity::Warning,
+            name,
+            [
+                format!("The log device of pool '{name}' is gone: {}.", names(&gone)),
+                "Synchronous writes wait for the disks of the pool. Nothing acknowledged is lost while the appliance runs.".to_owned(),
+                format!("'zpool online {name} DEVICE' or 'zpool replace' brings one back; 'zpool remove {name} DEVICE' does without."),
+            ],
+        ));
+    }
+    found.extend(errors(name, &all));
+    if status.data_errors > 0 {
+        found.push(condition(
+            format!("pool/{name}/data"),
+            Severity::Critical,
+            name,
+            [
+                format!("Pool '{name}' has {} damaged files or objects.", status.data_errors),
+                "They cannot be read whole; the rest is not affected.".to_owned(),
+                format!("'zpool status -v {name}' lists them: restore them from a snapshot, another pool or a backup, then scrub."),
+            ],
+        ));
+    }
+    found
+}
+
+/// How full a pool is, and when it will be: from how full it was `earlier.1` seconds before.
+#[must_use]
+pub fn capacity(now: &PoolSpan, earlier: Option<(&PoolSpan, u64)>) -> Option<Condition> {
+    let name = now.name.as_str();
+    let percent = (now.used * 100).checked_div(now.size)?;
+    let free = now.size.saturating_sub(now.used);
+    let grown = earlier.map(|(before, seconds)| (now.used.saturating_sub(before.used), seconds));
+    let left = grown
+        .filter(|(grown, _)| *grown > 0)
+        .and_then(|(grown, seconds)| {
+            (free / 1024)
+                .checked_mul(seconds)?
+                .checked_div((grown / 1024).max(1))
+        });
+    let soon = left.is_some_and(|left| left < FORECAST_SECONDS) && percent >= CAPACITY_WARNING / 2;
+    if percent < CAPACITY_WARNING && !soon {
+        return None;
+    }
+    let forecast = match left {
+        Some(left) if soon => format!(" As it grew lately it is full in {} days.", left / 86_400),
+        _ => String::new(),
+    };
+    let severity = match percent {
+        CAPACITY_CRITICAL.. => Severity::Critical,
+        _ => Severity::Warning,
+    };
+    Some(condition(
+        format!("pool/{name}/capacity"),
+        severity,
+        name,
+        [
+            format!("Pool '{name}' is {percent}% full.{forecast}"),
+            "Writing becomes slower above 80%; a full pool takes no writes, what it holds is safe.".to_owned(),
+            "Remove snapshots ('zfs list -t snapshot -S used') or files that are not needed, or add devices ('zpool add').".to_owned(),
+        ],
+    ))
+}
+
+/// When a pool was scrubbed last; `created` is its creation. Both in seconds since 1970.
+#[must_use]
+pub fn scrub(status: &PoolStatus, created: u64, now: u64) -> Option<Condition> {
+    let name = status.name.as_str();
+    let scrubbed = status.scan.as_ref().filter(|scan| !scan.resilver);
+    if scrubbed.is_some_and(|scan| scan.running) || created == 0 {
+        return None;
+    }
+    let last = scrubbed
+        .filter(|scan| !scan.cancelled)
+        .map_or(0, |scan| scan.end_time);
+    let since = now.saturating_sub(last.max(created));
+    if since < SCRUB_SECONDS {
+        return None;
+    }
+    let fact = match last {
+        0 => format!("Pool '{name}' was never scrubbed to the end."),
+        _ => format!("Pool '{name}' was scrubbed {} days ago.", since / 86_400),
+    };
+    Some(condition(
+        format!("pool/{name}/scrub"),
+        Severity::Info,
+        name,
+        [
+            fact,
+            "Blocks that went bad since then are found when they are read, or when the redundancy that could repair them is gone."
+                .to_owned(),
+            format!("'zpool scrub {name}', once a month."),
+        ],
+    ))
+}
+
+/// A job that failed or was interrupted, by number, with its command.
+#[must_use]
+pub fn failed_job(id: u64, command: &str, state: &str) -> Condition {
+    condition(
+        format!("job/{id}"),
+        Severity::Info,
+        &format!("job {id}"),
+        [
+            format!("Job {id} {state}: {command}"),
+            "What it had changed until then stays.".to_owned(),
+            format!("'sanbox job show {id}' has its output."),
+        ],
+    )
+}
+
+/// The certificate of the console, whose end is in seconds since 1970.
+#[must_use]
+pub fn certificate(end: u64, now: u64) -> Option<Condition> {
+    let left = end.saturating_sub(now);
+    if left > CERTIFICATE_SECONDS {
+        return None;
+    }
+    let (severity, fact) = match left {
+        0 => (
+            Severity::Warning,
+            "The certificate of the console has expired.".to_owned(),
+        ),
+        _ => (
+            Severity::Info,
+            format!(
+                "The certificate of the console ends in {} days.",
+                left / 86_400
+            ),
+        ),
+    };
+    Some(condition(
+        "certificate".to_owned(),
+        severity,
+        "console",
+        [
+            fact,
+            "Browsers and scripts refuse the connection then; data and shares are not affected.".to_owned(),
+            "Put a new one in place of console-cert.pem and console-key.pem in the state directory, and restart.".to_owned(),
+        ],
+    ))
+}
+
+/// A clock that went back, or is in the past of the program.
+#[must_use]
+pub fn clock(now: u64, known: u64) -> Option<Condition> {
+    if now + 3600 >= known {
+        return None;
+    }
+    Some(condition(
+        "clock".to_owned(),
+        Severity::Warning,
+        "clock",
+        [
+            format!(
+                "The clock is {} hours behind the last time that the appliance knows.",
+                (known - now) / 3600
+            ),
+            "Times of files and snapshots, schedules and log-ins go wrong; data is safe."
+                .to_owned(),
+            "Set it, and have it kept ('timedatectl set-ntp true', or chrony).".to_owned(),
+        ],
+    ))
+}
+
+/// What the process takes of what it may.
+#[must_use]
+pub fn memory(taken: u64, ceiling: u64) -> Option<Condition> {
+    let percent = (taken * 100).checked_div(ceiling)?;
+    if percent < MEMORY_PERCENT {
+        return None;
+    }
+    Some(condition(
+        "memory".to_owned(),
+        Severity::Warning,
+        "memory",
+        [
+            format!(
+                "The process takes {} MiB of the {} MiB that it may.",
+                taken >> 20,
+                ceiling >> 20
+            ),
+            "Caches are as small as they can be: reads are slow. Data is safe.".to_owned(),
+            "Give it more ('--memory', 'memory' in sanbox.toml), or have fewer clients at once."
+                .to_owned(),
+        ],
+    ))
+}
+
+/// The disk of the state directory takes nothing.
+#[must_use]
+pub fn state_disk(why: &str) -> Condition {
+    condition(
+        "state".to_owned(),
+        Severity::Warning,
+        "state directory",
+        [
+            format!("The state directory cannot be written: {why}"),
+            "Pools and shares go on. The history, jobs and alerts since then are lost at a restart, and users cannot be changed."
+                .to_owned(),
+            "Make room on its disk, or mount it writable.".to_owned(),
+        ],
+    )
+}
+
+/// A disk that `sanbox why` calls slow.
+#[must_use]
+pub fn slow_disk(disk: &str, sentence: &str) -> Condition {
+    condition(
+        format!("disk/{disk}/slow"),
+        Severity::Warning,
+        disk,
+        [
+            sentence.to_owned(),
+            "Requests wait for it; data is safe as long as the others hold.".to_owned(),
+            "'sanbox why' and 'zpool iostat -vl' show more.".to_owned(),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(name: &str, health: Health) -> VdevStatus {
+        VdevStatus {
+            name: name.to_owned(),
+            health,
+            ..VdevStatus::default()
+        }
+    }
+
+    fn pool(health: Health, leaves: Vec<VdevStatus>) -> PoolStatus {
+        let mut status = engine_status();
+        status.name = "tank".to_owned();
+        status.health = health;
+        status.root.children = leaves;
+        status
+    }
+
+    fn engine_status() -> PoolStatus {
+        PoolStatus {
+            name: String::new(),
+            guid: 1,
+            health: Health::Online,
+            state: engine::PoolState::Active,
+            reason: engine::StatusReason::Ok,
+            details: Vec::new(),
+            scan: None,
+            checkpoint: None,
+            removal: None,
+            freeing_stopped: None,
+            root: VdevStatus::default(),
+            caches: Vec::new(),
+            spares: Vec::new(),
+            data_errors: 0,
+            readonly: false,
+            txg: 1,
+            open_nanoseconds: 1,
+        }
+    }
+
+    fn keys(found: &[Condition]) -> String {
+        let keys: Vec<_> = found
+            .iter()
+            .map(|one| format!("{} {}", one.key, one.severity.as_str()))
+            .collect();
+        keys.join("; ")
+    }
+
+    #[test]
+    fn pools_and_disks_are_one_condition_for_a_cause() {
+        let fine = || leaf("/dev/sda", Health::Online);
+        assert!(devices(&pool(Health::Online, vec![fine()])).is_empty());
+        let gone = (0..40).map(|disk| leaf(&format!("/dev/d{disk}"), Health::Faulted));
+        let degraded = devices(&pool(Health::Degraded, gone.collect()));
+        assert_eq!(keys(&degraded), "pool/tank/health warning");
+        assert!(
+            degraded[0].fact.contains("/dev/d4 and 35 more"),
+            "{}",
+            degraded[0].fact
+        );
+        let suspended = devices(&pool(
+            Health::Faulted,
+            vec![leaf("/dev/sda", Health::Faulted)],
+        ));
+        assert_eq!(keys(&suspended), "pool/tank/health critical");
+        let log = VdevStatus {
+            is_log: true,
+            ..leaf("/dev/nvme0", Health::Unavail)
+        };
+        let without_log = devices(&pool(Health::Degraded, vec![fine(), log]));
+        assert_eq!(keys(&without_log), "pool/tank/log warning");
+        let failing = VdevStatus {
+            checksum_errors: 1000,
+            ..fine()
+        };
+        let mut damaged = pool(Health::Online, vec![failing]);
+        damaged.data_errors = 2;
+        assert_eq!(
+            keys(&devices(&damaged)),
+            "pool/tank/errors warning; pool/tank/data critical"
+        );
+    }
+
+    #[test]
+    fn full_pools_are_told_before_they_are() {
+        let span = |used: u64| PoolSpan {
+            name: "tank".to_owned(),
+            used: used << 30,
+            size: 1000 << 30,
+            ..PoolSpan::default()
+        };
+        let week = 7 * 86_400;
+        for (used, before, severity, word) in [
+            (500, None, None, ""),
+            (810, None, Some(Severity::Warning), "81% full."),
+            (960, None, Some(Severity::Critical), "96%"),
+            (600, Some(200), Some(Severity::Warning), "full in 7 days"),
+            (600, Some(590), None, ""),
+            (600, Some(700), None, ""),
+        ] {
+            let before = before.map(span);
+            let found = capacity(&span(used), before.as_ref().map(|before| (before, week)));
+            assert_eq!(
+                found.as_ref().map(|found| found.severity),
+                severity,
+                "{used}"
+            );
+            assert!(
+                found.is_none_or(|found| found.fact.contains(word)),
+                "{used}"
+            );
+        }
+        assert_eq!(capacity(&PoolSpan::default(), None), None);
+    }
+
+    #[test]
+    fn the_machine_and_its_times() {
+        let now = 2_000_000_000;
+        let fine = pool(Health::Online, Vec::new());
+        assert!(scrub(&fine, now - 86_400, now).is_none());
+        assert!(scrub(&fine, now - 2 * SCRUB_SECONDS, now).is_some());
+        assert!(certificate(now + 2 * CERTIFICATE_SECONDS, now).is_none());
+        let ended = certificate(now - 1, now).map(|found| found.severity);
+        assert_eq!(ended, Some(Severity::Warning));
+        assert!(clock(now, now + 10).is_none());
+        assert!(clock(now, now + 86_400).is_some_and(|found| found.fact.contains("24 hours")));
+        assert!(memory(50, 100).is_none() && memory(98, 100).is_some() && memory(1, 0).is_none());
+    }
+}

@@ -1,0 +1,578 @@
+//! Tells people of alerts: by mail, web services and syslog.
+//!
+//! Guarantees: each channel has a bounded queue of its own; what a channel does not take is tried again, later each time, and what is
+//! beyond the bound is counted as dropped. A channel that hangs holds up no other, and no check. TLS is checked against the machine's
+//! certificates, or those of `ca_file`.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use manage::alerts::forms::{self, WebhookForm};
+use manage::alerts::{Alerts, ChannelView, Message, Severity};
+use manage::config::{Alerts as Settings, Mail, MailTls, Syslog, Webhook};
+use manage::database::seconds_since_epoch;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsConnector;
+
+/// Messages of a channel that wait to be taken.
+const WAITING_MAX: usize = 100;
+/// How long an attempt may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause after the first failure, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_LONGEST: Duration = Duration::from_secs(600);
+/// Bytes of an answer that are looked at.
+const ANSWER_BYTES_MAX: u64 = 16 << 10;
+/// Where distributions keep the certificates that machines trust.
+const TRUSTED: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A way to tell people.
+#[derive(Clone)]
+enum Channel {
+    Mail(Mail),
+    Webhook(Webhook),
+    Syslog(Syslog),
+}
+
+impl Channel {
+    fn name(&self) -> String {
+        match self {
+            Self::Mail(mail) => format!("mail {}", mail.to.join(",")),
+            // A path may hold a secret.
+            Self::Webhook(hook) => {
+                let host = hook.url.split('/').nth(2).unwrap_or_default();
+                format!("{} {host}", form_name(hook.form))
+            }
+            Self::Syslog(syslog) => format!("syslog {}", syslog.server),
+        }
+    }
+
+    fn takes(&self, message: &Message) -> bool {
+        let least = match self {
+            Self::Mail(mail) => &mail.severity,
+            Self::Webhook(hook) => &hook.severity,
+            Self::Syslog(syslog) => &syslog.severity,
+        };
+        let least = Severity::from_name(least).unwrap_or(Severity::Info);
+        match message {
+            Message::Test(Some(name)) => *name == self.name(),
+            _ => forms::severity(message).is_none_or(|severity| severity >= least),
+        }
+    }
+
+    async fn send(&self, message: &Message, host: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Mail(mail) => send_mail(mail, message, host).await,
+            Self::Webhook(hook) => send_webhook(hook, message, host).await,
+            Self::Syslog(syslog) => {
+                let socket = UdpSocket::bind(match syslog.server.starts_with('[') {
+                    true => "[::]:0",
+                    false => "0.0.0.0:0",
+                });
+                let line = forms::syslog(message, host);
+                let socket = socket.await.context("opening a socket")?;
+                socket.send_to(line.as_bytes(), &syslog.server).await?;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn form_name(form: WebhookForm) -> &'static str {
+    match form {
+        WebhookForm::Json => "webhook",
+        WebhookForm::Slack => "slack",
+        WebhookForm::Teams => "teams",
+        WebhookForm::Ntfy => "ntfy",
+    }
+}
+
+/// Serves the channels that are set, until the task is ended.
+pub(crate) async fn serve(settings: Settings, alerts: Arc<Alerts>, host: String) {
+    let mail = settings.mail.into_iter().map(Channel::Mail);
+    let hooks = settings.webhook.into_iter().map(Channel::Webhook);
+    let syslog = settings.syslog.into_iter().map(Channel::Syslog);
+    let channels = mail.chain(hooks).chain(syslog);
+    let serving = channels.map(|channel| follow(channel, alerts.clone(), host.clone()));
+    futures_util::future::join_all(serving).await;
+}
+
+/// Takes the messages for a channel, and tries until it takes them.
+async fn follow(channel: Channel, alerts: Arc<Alerts>, host: String) {
+    let mut messages = alerts.messages();
+    let mut waiting: VecDeque<Message> = VecDeque::new();
+    let mut view = ChannelView {
+        name: channel.name(),
+        ..ChannelView::default()
+    };
+    alerts.note_channel(view.clone());
+    let mut pause = PAUSE_FIRST;
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                Ok(message) if channel.takes(&message) => {
+                    if waiting.len() >= WAITING_MAX {
+                        waiting.pop_front();
+                        view.dropped += 1;
+                    }
+                    waiting.push_back(message);
+                }
+                Ok(_) => {}
+                Err(RecvError::Lagged(missed)) => view.dropped += missed,
+                Err(RecvError::Closed) => return,
+            },
+            () = sleep_until(next), if !waiting.is_empty() => {
+                let sent = match waiting.front() {
+                    Some(message) => timeout(ATTEMPT_TIMEOUT, channel.send(message, &host)).await,
+                    None => continue,
+                };
+                match sent.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time"))) {
+                    Ok(()) => {
+                        waiting.pop_front();
+                        view.sent += 1;
+                        view.last_sent = Some(seconds_since_epoch());
+                        view.error = None;
+                        pause = PAUSE_FIRST;
+                        next = Instant::now();
+                    }
+                    Err(error) => {
+                        view.error = Some(format!("{error:#}"));
+                        next = Instant::now() + pause;
+                        pause = (pause * 2).min(PAUSE_LONGEST);
+                    }
+                }
+            }
+        }
+        view.waiting = waiting.len() as u64;
+        alerts.note_channel(view.clone());
+    }
+}
+
+fn connector(ca_file: Option<&Path>) -> anyhow::Result<TlsConnector> {
+    let trusted = TRUSTED.iter().map(Path::new);
+    let file = ca_file.or_else(|| trusted.into_iter().find(|path| path.exists()));
+    let file = file.context("no file of certificates that this machine trusts: set ca_file")?;
+    let pem = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let mut roots = RootCertStore::empty();
+    let read: Vec<_> = CertificateDer::pem_slice_iter(&pem).flatten().collect();
+    let (added, _) = roots.add_parsable_certificates(read);
+    ensure!(added > 0, "{} holds no certificate", file.display());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("choosing the versions of TLS")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+async fn secured(
+    stream: impl Stream + 'static,
+    host: &str,
+    ca_file: Option<&Path>,
+) -> anyhow::Result<Box<dyn Stream>> {
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
+    let name = name.with_context(|| format!("'{host}' is no host"))?;
+    let stream = connector(ca_file)?.connect(name, stream).await;
+    Ok(Box::new(stream.context("TLS")?))
+}
+
+/// Splits `HOST:PORT`.
+fn host_of(server: &str) -> &str {
+    server.rsplit_once(':').map_or(server, |(host, _)| host)
+}
+
+fn secret(path: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("reading {}", path.display()))?;
+    Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+async fn send_webhook(hook: &Webhook, message: &Message, host: &str) -> anyhow::Result<()> {
+    let (tls, rest) = match (
+        hook.url.strip_prefix("https://"),
+        hook.url.strip_prefix("http://"),
+    ) {
+        (Some(rest), _) => (true, rest),
+        (_, Some(rest)) => (false, rest),
+        _ => bail!("the URL begins neither with https:// nor with http://"),
+    };
+    let at = rest.find('/').unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let path = if path.is_empty() { "/" } else { path };
+    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(
+        plain(authority) && plain(path),
+        "the URL holds spaces or other letters than ASCII"
+    );
+    let has_port = authority
+        .rsplit(']')
+        .next()
+        .is_some_and(|end| end.contains(':'));
+    let server = match has_port {
+        true => authority.to_owned(),
+        false => format!("{authority}:{}", if tls { 443 } else { 80 }),
+    };
+    let request = forms::webhook(hook.form, message, host);
+    let mut head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: sanbox\r\nconnection: close\r\n"
+    );
+    for (name, value) in &request.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(token) = secret(hook.token_file.as_deref())? {
+        ensure!(
+            plain(&token),
+            "the token holds spaces or other letters than ASCII"
+        );
+        head.push_str(&format!("authorization: Bearer {token}\r\n"));
+    }
+    head.push_str(&format!("content-length: {}\r\n\r\n", request.body.len()));
+    let stream = TcpStream::connect(&server).await;
+    let stream = stream.with_context(|| format!("connecting to {server}"))?;
+    let mut stream: Box<dyn Stream> = match tls {
+        true => secured(stream, host_of(&server), hook.ca_file.as_deref()).await?,
+        false => Box::new(stream),
+    };
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(request.body.as_bytes()).await?;
+    stream.flush().await?;
+    let mut line = String::new();
+    BufReader::new(stream)
+        .take(ANSWER_BYTES_MAX)
+        .read_line(&mut line)
+        .await?;
+    let status = line.split(' ').nth(1).unwrap_or_default();
+    ensure!(
+        status.len() == 3 && status.starts_with('2'),
+        "it answered '{}'",
+        line.trim()
+    );
+    Ok(())
+}
+
+/// A conversation with a mail server (RFC 5321).
+struct Smtp(BufReader<Box<dyn Stream>>);
+
+impl Smtp {
+    /// Says a line, and returns the answer to it, which has this code.
+    async fn say(&mut self, line: &str, shown: &str, code: &str) -> anyhow::Result<String> {
+        if !line.is_empty() {
+            self.0.write_all(format!("{line}\r\n").as_bytes()).await?;
+            self.0.flush().await?;
+        }
+        let mut answer = String::new();
+        loop {
+            let mut part = String::new();
+            let read = (&mut self.0)
+                .take(ANSWER_BYTES_MAX)
+                .read_line(&mut part)
+                .await?;
+            ensure!(read > 0, "the server closed the connection after {shown}");
+            answer.push_str(&part);
+            // RFC 5321, 4.2.1: lines before the last have '-' behind the code.
+            if part.as_bytes().get(3) != Some(&b'-') {
+                break;
+            }
+            ensure!(
+                (answer.len() as u64) < ANSWER_BYTES_MAX,
+                "the server does not end its answer"
+            );
+        }
+        let last = answer.lines().last().unwrap_or_default();
+        ensure!(
+            last.starts_with(code),
+            "the server answered '{last}' to {shown}"
+        );
+        Ok(answer)
+    }
+}
+
+async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result<()> {
+    for address in mail.to.iter().chain([&mail.from]) {
+        let plain = address
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"<>".contains(&byte));
+        ensure!(plain && address.contains('@'), "'{address}' is no address");
+    }
+    ensure!(!mail.to.is_empty(), "there is nobody to write to");
+    let ca_file = mail.ca_file.as_deref();
+    let stream = TcpStream::connect(&mail.server).await;
+    let stream = stream.with_context(|| format!("connecting to {}", mail.server))?;
+    let server = host_of(&mail.server);
+    let own = if host.is_empty() { "localhost" } else { host };
+    let hello = format!("EHLO {own}");
+    let stream: Box<dyn Stream> = match mail.tls {
+        MailTls::Tls => secured(stream, server, ca_file).await?,
+        MailTls::Starttls | MailTls::None => Box::new(stream),
+    };
+    let mut smtp = Smtp(BufReader::new(stream));
+    smtp.say("", "the connection", "220").await?;
+    smtp.say(&hello, "EHLO", "250").await?;
+    if mail.tls == MailTls::Starttls {
+        smtp.say("STARTTLS", "STARTTLS", "220").await?;
+        // What came with the answer was not encrypted: it must not be taken for what the server says later.
+        ensure!(
+            smtp.0.buffer().is_empty(),
+            "the server said more before encryption began"
+        );
+        let stream = secured(smtp.0.into_inner(), server, ca_file).await?;
+        smtp = Smtp(BufReader::new(stream));
+        smtp.say(&hello, "EHLO", "250").await?;
+    }
+    if let Some(password) = secret(mail.password_file.as_deref())? {
+        ensure!(
+            mail.tls != MailTls::None,
+            "a password is sent over TLS alone"
+        );
+        // RFC 4616, 2.
+        let plain = base64(format!("\0{}\0{password}", mail.user).as_bytes());
+        smtp.say(&format!("AUTH PLAIN {plain}"), "AUTH", "235")
+            .await?;
+    }
+    smtp.say(&format!("MAIL FROM:<{}>", mail.from), "MAIL", "250")
+        .await?;
+    for address in &mail.to {
+        smtp.say(&format!("RCPT TO:<{address}>"), "RCPT", "25")
+            .await?;
+    }
+    smtp.say("DATA", "DATA", "354").await?;
+    let text = letter(mail, message, own);
+    smtp.say(&format!("{text}\r\n."), "the message", "250")
+        .await?;
+    let _ = smtp.say("QUIT", "QUIT", "221").await;
+    Ok(())
+}
+
+/// A message with its headers (RFC 5322). Its text is in base 64: no line of it can be taken for anything else.
+fn letter(mail: &Mail, message: &Message, host: &str) -> String {
+    let plain = |letter: char| match letter {
+        ' '..='~' => letter,
+        _ => '?',
+    };
+    let subject: String = forms::title(message, host)
+        .chars()
+        .map(plain)
+        .take(200)
+        .collect();
+    let date = jiff::Zoned::now()
+        .strftime("%a, %d %b %Y %H:%M:%S %z")
+        .to_string();
+    let body = base64(forms::text(message, host).as_bytes());
+    let lines: Vec<&str> = body
+        .as_bytes()
+        .chunks(76)
+        .filter_map(|line| std::str::from_utf8(line).ok())
+        .collect();
+    format!(
+        "From: sanbox <{}>\r\nTo: {}\r\nSubject: {subject}\r\nDate: {date}\r\nMIME-Version: 1.0\r\n\
+         Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\nAuto-Submitted: auto-generated\r\n\r\n{}",
+        mail.from,
+        mail.to.join(", "),
+        lines.join("\r\n")
+    )
+}
+
+/// RFC 4648, 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let word = (0..3).fold(0_u32, |word, at| {
+            word << 8 | u32::from(group.get(at).copied().unwrap_or(0))
+        });
+        for digit in 0..4 {
+            let value = word >> (18 - 6 * digit) & 63;
+            match digit <= group.len() {
+                true => text.push(char::from(DIGITS[value as usize])),
+                false => text.push('='),
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        // RFC 4648, 10.
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    fn mail(server: String) -> Mail {
+        Mail {
+            server,
+            tls: MailTls::None,
+            from: "box@example.com".to_owned(),
+            to: vec!["ann@example.com".to_owned(), "bob@example.com".to_owned()],
+            ..Mail::default()
+        }
+    }
+
+    /// A mail server that refuses the first message, and a web service that does: both get it in the end, whole.
+    #[tokio::test]
+    async fn what_is_refused_is_sent_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = listener.local_addr().expect("an address").to_string();
+        let receiving = tokio::spawn(async move {
+            let mut said = Vec::new();
+            for answer in ["451 later", "250 taken"] {
+                let (stream, _) = listener.accept().await.expect("a client");
+                let mut stream = BufReader::new(stream);
+                stream.write_all(b"220 ready\r\n").await.expect("sent");
+                let mut in_data = false;
+                loop {
+                    let mut line = String::new();
+                    if stream.read_line(&mut line).await.expect("read") == 0 {
+                        break;
+                    }
+                    let line = line.trim_end().to_owned();
+                    let reply = match (in_data, line.as_str()) {
+                        (true, ".") => {
+                            in_data = false;
+                            answer
+                        }
+                        (true, _) => "",
+                        (_, "DATA") => {
+                            in_data = true;
+                            "354 go on"
+                        }
+                        (_, "QUIT") => "221 bye",
+                        (_, line) if line.starts_with("EHLO") => "250-box\r\n250 8BITMIME",
+                        _ => "250 fine",
+                    };
+                    said.push(line);
+                    if !reply.is_empty() {
+                        stream
+                            .write_all(format!("{reply}\r\n").as_bytes())
+                            .await
+                            .expect("sent");
+                    }
+                }
+            }
+            said
+        });
+        let channel = Channel::Mail(mail(server));
+        let message = Message::Test(None);
+        let refused = channel.send(&message, "box").await.expect_err("refused");
+        assert!(refused.to_string().contains("451 later"), "{refused:#}");
+        channel.send(&message, "box").await.expect("sent");
+        let said = receiving.await.expect("received");
+        for line in [
+            "RCPT TO:<ann@example.com>",
+            "RCPT TO:<bob@example.com>",
+            "Subject: [test] box: this is how alerts arrive",
+        ] {
+            assert_eq!(
+                said.iter().filter(|known| *known == line).count(),
+                2,
+                "{line}: {said:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn web_services_and_syslog_receive() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let receiving = tokio::spawn(async move {
+            let mut requests = Vec::new();
+            for answer in ["500 Broken", "204 No Content"] {
+                let (mut stream, _) = listener.accept().await.expect("a client");
+                let mut request = vec![0; 8192];
+                let read = stream.read(&mut request).await.expect("read");
+                requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
+                let answer = format!("HTTP/1.1 {answer}\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.expect("sent");
+            }
+            requests
+        });
+        let channel = Channel::Webhook(Webhook {
+            url: format!("http://{at}/hook?secret=1"),
+            form: WebhookForm::Ntfy,
+            ..Webhook::default()
+        });
+        assert_eq!(channel.name(), format!("ntfy {at}"));
+        let message = Message::Test(None);
+        channel.send(&message, "box").await.expect_err("refused");
+        channel.send(&message, "box").await.expect("sent");
+        let requests = receiving.await.expect("received");
+        assert!(
+            requests[1].starts_with("POST /hook?secret=1 HTTP/1.1\r\n"),
+            "{}",
+            requests[1]
+        );
+        assert!(requests[1].contains("title: [test] box"), "{}", requests[1]);
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+        let syslog = Channel::Syslog(Syslog {
+            server: socket.local_addr().expect("an address").to_string(),
+            severity: "critical".to_owned(),
+        });
+        syslog.send(&message, "box").await.expect("sent");
+        let mut line = [0; 512];
+        let read = socket.recv(&mut line).await.expect("a line");
+        assert!(line[..read].starts_with(b"<29>1 - box sanbox"));
+    }
+
+    #[tokio::test]
+    async fn a_password_is_not_sent_in_the_clear_and_a_stranger_is_not_trusted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = listener.local_addr().expect("an address").to_string();
+        let serving = tokio::spawn(async move {
+            let mut said = String::new();
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.expect("a client");
+                let _ = stream.write_all(b"220 a\r\n250 b\r\n250 c\r\n").await;
+                let _ = stream.read_to_string(&mut said).await;
+            }
+            said
+        });
+        let own = std::env::current_exe().expect("a path");
+        let mut with_password = mail(server.clone());
+        with_password.password_file = Some(own.with_file_name("no-such-file"));
+        let error = send_mail(&with_password, &Message::Test(None), "box").await;
+        error.expect_err("no password");
+        let mut upgraded = mail(server);
+        upgraded.tls = MailTls::Starttls;
+        let error = send_mail(&upgraded, &Message::Test(None), "box").await;
+        error.expect_err("not encrypted");
+        let said = serving.await.expect("served");
+        assert!(!said.contains("AUTH") && !said.contains("MAIL"), "{said}");
+    }
+}
