@@ -20,7 +20,7 @@ pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
     ("iscsi", 13),
     ("pool", 35),
     ("runtime", 4),
-    ("sanbox", 14),
+    ("sanbox", 13),
     ("vdev", 10),
     ("zio", 7),
     ("zpl", 13),

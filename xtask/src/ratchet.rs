@@ -35,7 +35,7 @@ const BARE_TYPES_MAX: usize = 0;
 const COLUMNS_MAX: usize = 150;
 
 /// Wider lines of all sources, at most.
-const WIDE_LINES_MAX: usize = 45;
+const WIDE_LINES_MAX: usize = 19;
 
 /// How far a count may be below its number above before the number must follow.
 const SLACK_MAX: usize = 10;

@@ -1,9 +1,14 @@
 //! Where blocks come from and go to: the pool's cache and store, or (in tests) a map in memory with the same rules.
 
+use std::collections::BTreeMap;
+
 use arc::SecondLevel;
-use ondisk::{BlockPointer, Txg};
+use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
 use zio::{BlockKeys, IoClass, ReadProps, StoredForm, WriteProps, ZioError};
+
+/// Of blocks of one txg, by object and number: the bytes, and their compressed form.
+pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
 
 /// The blocks of a pool as this layer uses them.
 #[derive(Clone)]

@@ -13,10 +13,10 @@ use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
 use crate::allocate::Allocator;
+use crate::blocks::StoredForms;
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
-use crate::stored_form::StoredForms;
 use crate::txg::Tx;
 use crate::types::{ObjsetOptions, Services, WritePolicy};
 

@@ -3,8 +3,6 @@
 //! The block is written like any other, so that it can be read and changed before its txg syncs; the compressed form is kept beside it,
 //! and is what the sync stores if the block is still the same then.
 
-use std::collections::BTreeMap;
-
 use ondisk::ObjectId;
 use runtime::IoBuf;
 use zio::StoredForm;
@@ -13,9 +11,6 @@ use crate::error::Result;
 use crate::objset::Objset;
 use crate::tree::{BlockWrite, SyncContext};
 use crate::txg::Tx;
-
-/// Of blocks of one txg, by object and number: the bytes, and their compressed form.
-pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
 
 impl Objset {
     /// Writes a buffer at an offset, and remembers the compressed form of the same bytes: it is what is stored where the buffer is

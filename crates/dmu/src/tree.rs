@@ -15,11 +15,11 @@ use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::Blocks;
+use crate::blocks::StoredForms;
 use crate::dnode::{Dnode, shl, shr, span_shift};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
 use crate::ranges::Ranges;
-use crate::stored_form::StoredForms;
 use crate::types::{Ledger, Services, WritePolicy};
 use crate::wait::Limit;
 

@@ -14,8 +14,8 @@ use crate::dsl_dir::{DirtySet, DslDir};
 use crate::features::Features;
 use crate::property::{PROPERTIES, Property, Value};
 use crate::property_zap::PropertyScope;
-use crate::resume_token::ResumePoint;
 use crate::space::charged;
+use crate::types::ResumePoint;
 use crate::types::Traffic;
 use crate::write_policy::write_policy;
 

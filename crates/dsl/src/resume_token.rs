@@ -21,6 +21,7 @@ use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::Result;
+use crate::types::ResumePoint;
 
 /// The directory below a dataset that an incremental receive writes to until it is complete.
 const RECEIVING: &str = "%recv";
@@ -116,15 +117,6 @@ pub fn unpack_token(token: &str) -> Result<NvList, TokenError> {
     NvList::decode(&packed).map_err(|_| TokenError::List)
 }
 
-/// A record that was applied: where a receive would go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct ResumePoint {
-    pub(crate) object: u64,
-    pub(crate) offset: u64,
-    /// Bytes of the stream so far, those before an interruption included.
-    pub(crate) bytes: u64,
-}
-
 impl DslPool {
     /// Marks a dataset as one whose receive can be resumed. Syncing context.
     // OpenZFS: module/zfs/dmu_recv.c, dmu_recv_begin_sync
@@ -161,6 +153,10 @@ impl DslPool {
 
     /// Writes down how far the receive came in this txg. Syncing context.
     pub(crate) async fn store_resume_point(&self, state: &DatasetState, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "a point is written with the data before it"
+        );
         let Some(point) = state.take_resume_point(tx.txg()) else {
             return Ok(());
         };
@@ -176,6 +172,7 @@ impl DslPool {
 
     /// Forgets that a receive could be resumed: it has ended. Syncing context.
     pub(crate) async fn clear_resume_state(&self, dataset: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "a receive ends in syncing context");
         if !self.has_resume_state(dataset).await? {
             return Ok(());
         }

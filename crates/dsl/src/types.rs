@@ -228,3 +228,12 @@ pub struct HistoryEvent {
     /// The txg it happened in.
     pub txg: Txg,
 }
+
+/// A record that was applied: where a receive would go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct ResumePoint {
+    pub(crate) object: u64,
+    pub(crate) offset: u64,
+    /// Bytes of the stream so far, those before an interruption included.
+    pub(crate) bytes: u64,
+}

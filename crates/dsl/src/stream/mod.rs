@@ -16,6 +16,7 @@ pub use ondisk::stream::{
 };
 pub use ondisk::{NvList, NvValue};
 pub use reader::{StreamError, StreamReader};
-pub use receive::{ReceiveTarget, Receiver};
+pub use receive::Receiver;
 pub use send::{SendFrom, SendOptions, SendResume, Sender};
+pub use target::ReceiveTarget;
 pub use writer::{package_begin, package_end};

@@ -21,12 +21,12 @@ use zio::StoredForm;
 
 use super::NvList;
 use super::reader::StreamError;
-use super::target::Place;
+use super::target::{ReceiveDestination, ReceiveTarget};
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::resume_token::ResumePoint;
 use crate::types::Estimate;
+use crate::types::ResumePoint;
 
 /// Features of streams that are received.
 const RECEIVED: u64 = stream_feature::SA_SPILL
@@ -53,7 +53,7 @@ const FREES_MAX: u32 = 64;
 pub struct Receiver {
     hierarchy: Hierarchy,
     target: ReceiveTarget,
-    place: Place,
+    destination: ReceiveDestination,
     dataset: Option<Dataset>,
     begin: Begin,
     /// Object and offset of the last write: they come in order.
@@ -76,23 +76,6 @@ fn malformed(what: &'static str) -> DslError {
     DslError::Stream(StreamError::Malformed(ondisk::DecodeError::new(what, 0)))
 }
 
-/// What a stream is received into.
-#[derive(Clone, Debug, Default)]
-pub struct ReceiveTarget {
-    /// Full name of the dataset: an existing one for a stream that counts from a snapshot, else a new one.
-    pub dataset: String,
-    /// Name of the snapshot to be, without the dataset's.
-    pub snapshot: String,
-    /// What changed in the dataset since the snapshot that the stream counts from is given up, younger snapshots too (`-F`).
-    pub force: bool,
-    /// The uid that gets the permissions delegated to creators.
-    pub creator: u32,
-    /// Full name of the snapshot that the new dataset is a clone of.
-    pub origin: Option<String>,
-    /// What was received stays when the receive is interrupted (`-s`).
-    pub resumable: bool,
-}
-
 impl Hierarchy {
     /// Begins to receive the stream that `begin` opens; `list` is the payload of that record.
     ///
@@ -111,10 +94,10 @@ impl Hierarchy {
         let mut begin = begin;
         // The receiver's file format ends names with a NUL.
         begin.to_name.retain(|byte| *byte != 0);
-        let place = self.place_of(&target, &begin).await?;
+        let destination = self.destination_of(&target, &begin).await?;
         let mut last = (0, 0);
         let mut bytes = begin.payload_len.into();
-        if let Some(point) = place.resumed {
+        if let Some(point) = destination.resumed {
             let sent = (list.u64("resume_object"), list.u64("resume_offset"));
             if sent != (Some(point.object), Some(point.offset)) {
                 return Err(DslError::NotResumable {
@@ -124,7 +107,7 @@ impl Hierarchy {
             last = (point.object, point.offset);
             bytes += point.bytes;
         }
-        let dataset = self.dataset(&place.filled).await?;
+        let dataset = self.dataset(&destination.filled).await?;
         if begin.features & stream_feature::LONG_NAMES != 0 {
             dataset.needs_feature("longname");
         }
@@ -134,7 +117,7 @@ impl Hierarchy {
         Ok(Receiver {
             hierarchy: self.clone(),
             target,
-            place,
+            destination,
             dataset: Some(dataset),
             begin,
             last,
@@ -247,7 +230,7 @@ impl Receiver {
         objset
             .set_object_compression(object, compression, &tx)
             .await?;
-        self.note_place(record.object, 0, &tx);
+        self.note_resume_point(record.object, 0, &tx);
         Ok(())
     }
 
@@ -291,7 +274,7 @@ impl Receiver {
     }
 
     /// Remembers that all up to here is in the dataset with the txg of `tx`.
-    fn note_place(&self, object: u64, offset: u64, tx: &Tx) {
+    fn note_resume_point(&self, object: u64, offset: u64, tx: &Tx) {
         if self.target.resumable {
             let point = ResumePoint {
                 object,
@@ -384,7 +367,7 @@ impl Receiver {
         self.objset()
             .write_stored(ObjectId(object), offset, data, form, &tx)
             .await?;
-        self.note_place(object, offset, &tx);
+        self.note_resume_point(object, offset, &tx);
         Ok(())
     }
 
@@ -416,7 +399,7 @@ impl Receiver {
         let estimate = Estimate::blocks(1, len, METADATA_BYTES);
         let tx = self.dataset().begin(estimate).await?;
         objset.write(ObjectId(object), offset, data, &tx).await?;
-        self.note_place(object, offset, &tx);
+        self.note_resume_point(object, offset, &tx);
         Ok(())
     }
 
@@ -484,12 +467,12 @@ impl Receiver {
             return Err(malformed("end of the stream"));
         }
         self.dataset = None;
-        let done = if self.place.is_new {
+        let done = if self.destination.is_new {
             let (name, snapshot) = (&self.target.dataset, &self.target.snapshot);
             self.hierarchy.finish_new(name, snapshot, &self.begin).await
         } else {
             self.hierarchy
-                .finish_clone(&self.target, &self.place.filled, &self.begin)
+                .finish_clone(&self.target, &self.destination.filled, &self.begin)
                 .await
         };
         if done.is_err() {
@@ -507,14 +490,14 @@ impl Receiver {
             let clock = &self.hierarchy.pool().services.clock;
             return clock.sync_all().await.is_ok();
         }
-        let _ = self.hierarchy.destroy(&self.place.filled).await;
+        let _ = self.hierarchy.destroy(&self.destination.filled).await;
         false
     }
 
     /// The dataset was not there before.
     #[must_use]
     pub fn is_new(&self) -> bool {
-        self.place.is_new
+        self.destination.is_new
     }
 }
 

@@ -12,7 +12,6 @@ use ondisk::feature::Feature;
 use ondisk::stream::{Begin, begin_flags, stream_feature};
 use ondisk::{ObjectId, ObjsetType};
 
-use super::receive::ReceiveTarget;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::DslDir;
@@ -21,8 +20,8 @@ use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck;
 use crate::property::DatasetKind;
-use crate::resume_token::ResumePoint;
 use crate::space::{Delta, Sizes, signed};
+use crate::types::ResumePoint;
 
 /// Name of the hidden clone below the dataset that is received into. OpenZFS: module/zfs/dmu_recv.c, recv_clone_name.
 const CLONE_NAME: &str = "%recv";
@@ -46,8 +45,25 @@ fn kind_of(begin: &Begin) -> Result<DatasetKind> {
     }
 }
 
+/// What a stream is received into.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveTarget {
+    /// Full name of the dataset: an existing one for a stream that counts from a snapshot, else a new one.
+    pub dataset: String,
+    /// Name of the snapshot to be, without the dataset's.
+    pub snapshot: String,
+    /// What changed in the dataset since the snapshot that the stream counts from is given up, younger snapshots too (`-F`).
+    pub force: bool,
+    /// The uid that gets the permissions delegated to creators.
+    pub creator: u32,
+    /// Full name of the snapshot that the new dataset is a clone of.
+    pub origin: Option<String>,
+    /// What was received stays when the receive is interrupted (`-s`).
+    pub resumable: bool,
+}
+
 /// What a stream is received into, once that was found or made.
-pub(super) struct Place {
+pub(super) struct ReceiveDestination {
     /// Name of what is filled: the dataset itself, or the hidden clone.
     pub(super) filled: String,
     /// It is the dataset itself, which was not there before.
@@ -58,10 +74,14 @@ pub(super) struct Place {
 
 impl Hierarchy {
     /// Finds or makes what a stream fills.
-    pub(super) async fn place_of(&self, target: &ReceiveTarget, begin: &Begin) -> Result<Place> {
+    pub(super) async fn destination_of(
+        &self,
+        target: &ReceiveTarget,
+        begin: &Begin,
+    ) -> Result<ReceiveDestination> {
         self.check_receive_features(begin)?;
         if begin.features & stream_feature::RESUMING != 0 {
-            return self.resumed_place(target, begin).await;
+            return self.resumed_destination(target, begin).await;
         }
         let exists = {
             let _names = self.pool().config.read().await;
@@ -83,7 +103,7 @@ impl Hierarchy {
             self.receive_into_new(target, begin).await?;
             target.dataset.clone()
         };
-        Ok(Place {
+        Ok(ReceiveDestination {
             filled,
             is_new: !exists,
             resumed: None,
@@ -145,7 +165,11 @@ impl Hierarchy {
 
     /// Finds what an interrupted receive left, and checks that the stream goes on with it.
     // OpenZFS: module/zfs/dmu_recv.c, dmu_recv_resume_begin_check
-    async fn resumed_place(&self, target: &ReceiveTarget, begin: &Begin) -> Result<Place> {
+    async fn resumed_destination(
+        &self,
+        target: &ReceiveTarget,
+        begin: &Begin,
+    ) -> Result<ReceiveDestination> {
         let pool = self.pool();
         let _names = pool.config.read().await;
         let name = &target.dataset;
@@ -169,7 +193,7 @@ impl Hierarchy {
         let point = pool.resume_point(found.dataset, begin).await?;
         let point = point.ok_or_else(not_resumable)?;
         check_large_blocks(&state, begin)?;
-        Ok(Place {
+        Ok(ReceiveDestination {
             filled,
             is_new,
             resumed: Some(point),
@@ -673,6 +697,8 @@ impl DslPool {
         clone: &DatasetState,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "features are counted in syncing context");
+        assert!(head.object != clone.object, "two heads change places");
         let of =
             |state: &DatasetState| -> BTreeSet<&'static str> { state.features.borrow().clone() };
         let (h, c) = (of(head), of(clone));

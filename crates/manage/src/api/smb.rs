@@ -13,7 +13,11 @@ use crate::samba::status::SmbStatus;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shows what is shared by SMB, who is connected, and which files are open.
-#[utoipa::path(get, path = "/api/v1/smb", responses((status = 200, body = SmbStatus), (status = 404, body = Problem), (status = 503, body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/smb", responses(
+    (status = 200, body = SmbStatus),
+    (status = 404, body = Problem),
+    (status = 503, body = Problem),
+))]
 pub(super) async fn show_smb(State(api): Shared) -> Result<Json<SmbStatus>, Problem> {
     let status = tokio::time::timeout(ANSWER_TIMEOUT, api.backend.smb_status()).await;
     match status {

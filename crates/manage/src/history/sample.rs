@@ -46,7 +46,7 @@ impl Packed for u64 {
         for shift in (0..64).step_by(7) {
             let (byte, rest) = input.split_first()?;
             *input = rest;
-            value |= u64::from(byte & 0x7f) << shift;
+            value |= Self::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Some(value);
             }

@@ -180,10 +180,15 @@ pub(crate) const COMMANDS: &[Command] = &[
             ),
         ],
         text: &[
-            "Opens the pools that the state directory remembers as imported and serves those datasets whose sharenfs property says so. Logs to standard error, prints the line 'sanbox: ready' and notifies systemd when it is up, and ends cleanly on SIGTERM and SIGINT. A killed daemon loses nothing it acknowledged: start it again.",
-            "Volumes are offered by NBD: all of them at the socket nbd.sock in the state directory, for its owner, and those whose property org.sanbox:nbd is on or readonly at the TCP port (zfs set org.sanbox:nbd=on tank/vol; then nbd://HOST/tank/vol).",
+            "Opens the pools that the state directory remembers as imported and serves those datasets whose sharenfs property says \
+             so. Logs to standard error, prints the line 'sanbox: ready' and notifies systemd when it is up, and ends cleanly on \
+             SIGTERM and SIGINT. A killed daemon loses nothing it acknowledged: start it again.",
+            "Volumes are offered by NBD: all of them at the socket nbd.sock in the state directory, for its owner, and those whose \
+             property org.sanbox:nbd is on or readonly at the TCP port (zfs set org.sanbox:nbd=on tank/vol; then \
+             nbd://HOST/tank/vol).",
             "While it runs, zpool, zfs and sanbox commands of the same state directory are carried out by it, through a socket there.",
-            "Settings come from sanbox.toml in the state directory, and flags override them. On SIGHUP the file is read again: [log] level and [tuning] take effect at once, and the log names what waits for the next start.",
+            "Settings come from sanbox.toml in the state directory, and flags override them. On SIGHUP the file is read again: \
+             [log] level and [tuning] take effect at once, and the log names what waits for the next start.",
         ],
         examples: &[
             (
@@ -255,8 +260,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         text: &[
             PATHS,
-            "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are kept, as far as the user may set them; DEST becomes the copy of PATH. What DEST cannot hold is named, the rest is copied, and the exit code is 1.",
-            "With --tar everything is kept, whatever the destination's file system can hold: tar --xattrs --xattrs-include='*' -xf, or bsdtar, restores it. Sockets, which archives do not have, are named.",
+            "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are \
+             kept, as far as the user may set them; DEST becomes the copy of PATH. What DEST cannot hold is named, the rest is \
+             copied, and the exit code is 1.",
+            "With --tar everything is kept, whatever the destination's file system can hold: tar --xattrs --xattrs-include='*' -xf, \
+             or bsdtar, restores it. Sockets, which archives do not have, are named.",
             "Of a volume the bytes are copied; holes stay holes.",
         ],
         examples: &[
@@ -352,7 +360,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "DATASET DIR",
         flags: &[short('r', "read-only")],
         text: &[
-            "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; other commands of the same state directory work meanwhile.",
+            "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; \
+             other commands of the same state directory work meanwhile.",
         ],
         examples: &[("sanbox mount tank/home /mnt", "until it is unmounted")],
         ..Command::NEW
@@ -370,8 +379,10 @@ pub(crate) const COMMANDS: &[Command] = &[
             valued('s', "TEXT", "between columns, instead of two spaces"),
         ],
         text: &[
-            "The columns are those of OpenZFS's arcstat, for the caches of all pools together. The first line counts since the pools were opened, each further one says how many in a second of the interval.",
-            "pused and pwaste tell of blocks read ahead; x0.5%, x2% and x4% estimate the hit rate of a cache of half, twice and four times the size from a sample of the reads.",
+            "The columns are those of OpenZFS's arcstat, for the caches of all pools together. The first line counts since the \
+             pools were opened, each further one says how many in a second of the interval.",
+            "pused and pwaste tell of blocks read ahead; x0.5%, x2% and x4% estimate the hit rate of a cache of half, twice and \
+             four times the size from a sample of the reads.",
         ],
         examples: &[
             ("sanbox arcstat 1", "hits and misses, every second"),
@@ -401,7 +412,11 @@ pub(crate) const COMMANDS: &[Command] = &[
             valued('i', "SECONDS", "again and again, how many in a second"),
         ],
         text: &[
-            "The columns are those of OpenZFS's zilstat. cc is commits (fsync, synchronous writes, COMMIT), cwc the batches they were written in: commits that wait at the same time share one. ic is records written to the log; of those, writes are idc with their data (idb bytes) and iic with a pointer to their block (iib bytes). imnc and imsc are log blocks on the devices of the data and on log devices, imnw and imsw the bytes written to them. cec and csc count commits that waited for a transaction group since a device failed the log, or there was no room for it.",
+            "The columns are those of OpenZFS's zilstat. cc is commits (fsync, synchronous writes, COMMIT), cwc the batches they \
+             were written in: commits that wait at the same time share one. ic is records written to the log; of those, writes are \
+             idc with their data (idb bytes) and iic with a pointer to their block (iib bytes). imnc and imsc are log blocks on the \
+             devices of the data and on log devices, imnw and imsw the bytes written to them. cec and csc count commits that waited \
+             for a transaction group since a device failed the log, or there was no room for it.",
         ],
         examples: &[
             ("sanbox zilstat -a -i 1", "every second, by dataset"),
@@ -419,7 +434,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "DATASET|SNAPSHOT ...",
         flags: &[short('r', "also what lies below, and all snapshots")],
         text: &[
-            "One line for each object: dataset, number, type, bytes of a block, and a SHA-256 over the digests of its blocks and its bonus, each with its place; a block of zeros counts as a hole. Equal lines mean equal content, whatever the layout, compression or checksum of the pool: replicas can be compared without moving their data. Everything is read and verified on the way.",
+            "One line for each object: dataset, number, type, bytes of a block, and a SHA-256 over the digests of its blocks and \
+             its bonus, each with its place; a block of zeros counts as a hole. Equal lines mean equal content, whatever the \
+             layout, compression or checksum of the pool: replicas can be compared without moving their data. Everything is read \
+             and verified on the way.",
         ],
         examples: &[(
             "sanbox sums -r tank/fs@monday",
@@ -440,7 +458,9 @@ pub(crate) const COMMANDS: &[Command] = &[
             valued('n', "COUNT", "end after so many screens"),
         ],
         text: &[
-            "Devices are shown as FreeBSD's gstat shows them: operations in the queue, a second, kilobytes, milliseconds each. Below, for each dataset and client: requests, how many had to wait, how long, and for what: queue and device (the disks), cache (a block another request was reading), log, flush, throttle (too much dirty data), txg, lock, compute.",
+            "Devices are shown as FreeBSD's gstat shows them: operations in the queue, a second, kilobytes, milliseconds each. \
+             Below, for each dataset and client: requests, how many had to wait, how long, and for what: queue and device (the \
+             disks), cache (a block another request was reading), log, flush, throttle (too much dirty data), txg, lock, compute.",
         ],
         examples: &[
             ("sanbox top", "until ^C"),
@@ -458,7 +478,8 @@ pub(crate) const COMMANDS: &[Command] = &[
             short('d', "the bytes of each payload too; implies -v"),
         ],
         text: &[
-            "Prints what a stream holds in the words of OpenZFS's zstream, and fails where its checksums are wrong or it ends too early. Without a file it reads standard input. A link named zstream to this program is the same command.",
+            "Prints what a stream holds in the words of OpenZFS's zstream, and fails where its checksums are wrong or it ends too \
+             early. Without a file it reads standard input. A link named zstream to this program is the same command.",
         ],
         ..Command::NEW
     },
@@ -514,8 +535,12 @@ pub(crate) const COMMANDS: &[Command] = &[
             ),
         ],
         text: &[
-            "Each seed is a small machine of its own, with the engine of this program on modelled disks under virtual time: files, datasets and volumes on every layout, with and without log devices, on good, slow and failing disks. The power is cut at a hundred or more moments of its run; after each cut the pool is imported, and what is found is judged against everything that had been acknowledged. No pool of this machine is touched.",
-            "Exit status: 0 when nothing was lost, 1 for violations, 2 for bad usage. A ledger keeps what has been run: seeds, cuts, cuts in an hour, and the seeds that showed a violation.",
+            "Each seed is a small machine of its own, with the engine of this program on modelled disks under virtual time: files, \
+             datasets and volumes on every layout, with and without log devices, on good, slow and failing disks. The power is cut \
+             at a hundred or more moments of its run; after each cut the pool is imported, and what is found is judged against \
+             everything that had been acknowledged. No pool of this machine is touched.",
+            "Exit status: 0 when nothing was lost, 1 for violations, 2 for bad usage. A ledger keeps what has been run: seeds, \
+             cuts, cuts in an hour, and the seeds that showed a violation.",
         ],
         examples: &[
             (
@@ -539,7 +564,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "[NAME=VALUE ...]",
         flags: &[short('H', "names and values only")],
         text: &[
-            "Changes take effect at once in the running daemon and last until it ends; what is to hold at every start goes into the section [tuning] of sanbox.toml.",
+            "Changes take effect at once in the running daemon and last until it ends; what is to hold at every start goes into the \
+             section [tuning] of sanbox.toml.",
         ],
         examples: &[
             ("sanbox tune", "all limits, their values and effects"),
@@ -608,19 +634,33 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         text: &[
             "create: a target without volumes, that nobody outside can log in to yet: sanbox target create iqn.2026-11.lan.box:vm",
-            "map: the volume becomes a logical unit of the target: sanbox target map --lun 1 iqn.2026-11.lan.box:vm tank/vm1; unmap takes it away: sanbox target unmap iqn.2026-11.lan.box:vm tank/vm1",
-            "allow: which initiators may log in, in place of those that might before: sanbox target allow iqn.2026-11.lan.box:vm 10.0.0.0/8 'iqn.1998-01.com.vmware:*'",
-            "chap: the name and secret that initiators must give: sanbox target chap --user esx1 --secret-file /root/chap iqn.2026-11.lan.box:vm; with --mutual-user and --mutual-secret-file the target proves itself, too; --off ends both. discovery: the same for the list of targets: sanbox target discovery --off",
+            "map: the volume becomes a logical unit of the target: sanbox target map --lun 1 iqn.2026-11.lan.box:vm tank/vm1; unmap \
+             takes it away: sanbox target unmap iqn.2026-11.lan.box:vm tank/vm1",
+            "allow: which initiators may log in, in place of those that might before: sanbox target allow iqn.2026-11.lan.box:vm \
+             10.0.0.0/8 'iqn.1998-01.com.vmware:*'",
+            "chap: the name and secret that initiators must give: sanbox target chap --user esx1 --secret-file /root/chap \
+             iqn.2026-11.lan.box:vm; with --mutual-user and --mutual-secret-file the target proves itself, too; --off ends both. \
+             discovery: the same for the list of targets: sanbox target discovery --off",
             "portal: the addresses that discovery tells: sanbox target portal iqn.2026-11.lan.box:vm 10.0.0.5 10.0.1.5:3261,2",
             "redirect: initiators are sent to another address: sanbox target redirect iqn.2026-11.lan.box:vm 10.0.0.6",
-            "group: initiators under one name, for map --for; without members it is deleted: sanbox target group esx iqn.1998-01.com.vmware:esx1 iqn.1998-01.com.vmware:esx2. groups: lists them: sanbox target groups",
-            "list: names, and how many volumes each shows: sanbox target list. show: everything about one target or all: sanbox target show. sessions: initiators that are logged in, and from where: sanbox target sessions",
+            "group: initiators under one name, for map --for; without members it is deleted: sanbox target group esx \
+             iqn.1998-01.com.vmware:esx1 iqn.1998-01.com.vmware:esx2. groups: lists them: sanbox target groups",
+            "list: names, and how many volumes each shows: sanbox target list. show: everything about one target or all: sanbox \
+             target show. sessions: initiators that are logged in, and from where: sanbox target sessions",
             "delete: a target that shows no volumes: sanbox target delete iqn.2026-11.lan.box:vm",
-            "Which volumes a target shows is a property of the volumes (org.sanbox:lun, as IQN/NUMBER), so it travels with import and replication; names, secrets and access lists stay in the state directory. Changes take effect at once.",
-            "Without secrets and access lists targets can be reached from this machine only; with them, from everywhere, unless addresses were chosen with serve --listen. INITIATOR is an iSCSI name, a name with * at its end, an address or a network (10.0.0.0/8); none, or 'all', is everybody.",
-            "IQN may be 'all' in map and unmap: every target shows the volume then. With --for, several volumes can be the same LUN to different initiators.",
-            "Portals are what discovery tells, and are opened when they are addresses of this machine; portals with the same GROUP (1) can share a session. redirect sends initiators that log in elsewhere to another address; 'off' ends that, as 'any' does for portals.",
-            "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write safe before it is answered; org.sanbox:lun.threshold is the percentage of its possible space that a thin volume takes when initiators are warned (90; 0 is never).",
+            "Which volumes a target shows is a property of the volumes (org.sanbox:lun, as IQN/NUMBER), so it travels with import \
+             and replication; names, secrets and access lists stay in the state directory. Changes take effect at once.",
+            "Without secrets and access lists targets can be reached from this machine only; with them, from everywhere, unless \
+             addresses were chosen with serve --listen. INITIATOR is an iSCSI name, a name with * at its end, an address or a \
+             network (10.0.0.0/8); none, or 'all', is everybody.",
+            "IQN may be 'all' in map and unmap: every target shows the volume then. With --for, several volumes can be the same LUN \
+             to different initiators.",
+            "Portals are what discovery tells, and are opened when they are addresses of this machine; portals with the same GROUP \
+             (1) can share a session. redirect sends initiators that log in elsewhere to another address; 'off' ends that, as 'any' \
+             does for portals.",
+            "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write \
+             safe before it is answered; org.sanbox:lun.threshold is the percentage of its possible space that a thin volume takes \
+             when initiators are warned (90; 0 is never).",
         ],
         ..Command::NEW
     },
@@ -630,7 +670,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "create-lu FILE | import-lu FILE | modify-lu GUID | delete-lu GUID ... | list-lu [GUID ...] | add-view GUID | list-view [ENTRY ...] | remove-view [ENTRY ...] | create-hg NAME | delete-hg NAME | add-hg-member MEMBER ... | remove-hg-member MEMBER ... | list-hg [NAME ...] | create-tg NAME | ... | list-target [NAME ...] | online-lu GUID | offline-lu GUID | list-state",
         flags: COMSTAR_FLAGS,
         text: &[
-            "For scripts and plug-ins that manage COMSTAR (also when the program is called stmfadm). A logical unit is a volume that was registered by create-lu; FILE is /dev/zvol/rdsk/POOL/VOLUME or the volume's name. A view is a mapping as of 'sanbox target map'.",
+            "For scripts and plug-ins that manage COMSTAR (also when the program is called stmfadm). A logical unit is a volume \
+             that was registered by create-lu; FILE is /dev/zvol/rdsk/POOL/VOLUME or the volume's name. A view is a mapping as of \
+             'sanbox target map'.",
         ],
         ..Command::NEW
     },
@@ -658,8 +700,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "[LEVELS]",
         flags: &[],
         text: &[
-            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy and smb.",
-            "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone shows the levels.",
+            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several \
+             with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy and smb.",
+            "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone \
+             shows the levels.",
             "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
         ],
         ..Command::NEW
@@ -783,8 +827,10 @@ pub(crate) const COMMANDS: &[Command] = &[
             ),
         ],
         text: &[
-            "File systems are shared by their property: zfs set sharesmb=on tank/photos. SMB asks for a password of its own for each user, who must be one of this machine.",
-            "passwd: give a user a password for SMB, read from standard input: sanbox smb passwd anna < password. A user of the machine that only stores files: useradd --no-create-home --shell /usr/sbin/nologin anna",
+            "File systems are shared by their property: zfs set sharesmb=on tank/photos. SMB asks for a password of its own for \
+             each user, who must be one of this machine.",
+            "passwd: give a user a password for SMB, read from standard input: sanbox smb passwd anna < password. A user of the \
+             machine that only stores files: useradd --no-create-home --shell /usr/sbin/nologin anna",
             "remove: the user cannot log in by SMB any more; clients that are connected stay until they end.",
             "users: who has a password. status: the shares, the clients that are connected, and the files they have open.",
         ],
@@ -868,7 +914,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "",
         flags: &[],
         text: &[
-            "Checks the state directory, the daemon, the pools and their devices, the shares, and what this machine allows. Exits 1 when something needs attention.",
+            "Checks the state directory, the daemon, the pools and their devices, the shares, and what this machine allows. Exits 1 \
+             when something needs attention.",
         ],
         examples: &[("sanbox doctor", "what is wrong, and what to do about it")],
         ..Command::NEW

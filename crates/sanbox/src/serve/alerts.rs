@@ -118,7 +118,7 @@ impl Checker {
             "capacity" => self.capacity(now),
             "scrub" => {
                 let pools = appliance.open_pools();
-                let asked = join_all(pools.iter().map(|pool| created(pool))).await;
+                let asked = join_all(pools.iter().map(created)).await;
                 let found = asked.into_iter().flatten();
                 found
                     .filter_map(|(status, created)| rules::scrub(&status, created, now))

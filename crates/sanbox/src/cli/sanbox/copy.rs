@@ -151,9 +151,6 @@ async fn job<'a>(
 // ---- out of a dataset ----
 
 pub(super) async fn get(session: &Session, args: &Arguments) -> Outcome {
-    if args.has_long("tar") {
-        return super::archive::get(session, args).await;
-    }
     let [from, to] = args.operands.as_slice() else {
         return Err(session.misuse("expected a place and a destination"));
     };

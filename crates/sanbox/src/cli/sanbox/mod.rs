@@ -51,6 +51,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "cat" => files::cat(session, &args).await,
         "rm" => files::rm(session, &args).await,
         "mkdir" => files::mkdir(session, &args).await,
+        "get" if args.has_long("tar") => archive::get(session, &args).await,
         "get" => copy::get(session, &args).await,
         "put" => copy::put(session, &args).await,
         "restore" => restore::run(session, &args).await,

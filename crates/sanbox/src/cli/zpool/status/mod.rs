@@ -152,7 +152,7 @@ async fn dedup_text(session: &Session, pool: &PoolHandle) {
         .iter()
         .find(|entry| entry.name == "dedup_table_size");
     match size.map(|entry| &entry.value) {
-        Some(PropertyValue::Number(0)) => session.out.text("\n dedup: no DDT entries\n".to_owned()),
+        Some(PropertyValue::Number(0)) => session.out.text("\n dedup: no DDT entries\n"),
         _ => session.out.error(format!(
             "zpool status -D: the deduplication tables of '{}' cannot be described by this version of sanbox yet; their size is the property \
              dedup_table_size",
