@@ -408,7 +408,7 @@ impl PreparedCommand {
 /// The word for a process that works for commands, and ends when none is left.
 const WORKER: &str = "work-for-commands";
 
-/// Starts a process that opens the pools, unless somebody has them already, and waits until it answers. False when it cannot.
+/// Starts a process that opens the pools, unless another one has the lock, and waits until it answers. False when it cannot.
 fn start_worker(state: &StateDirectory) -> anyhow::Result<bool> {
     use std::os::unix::process::CommandExt as _;
     let Some(lock) = state.try_lock()? else {
@@ -427,7 +427,7 @@ fn start_worker(state: &StateDirectory) -> anyhow::Result<bool> {
         .process_group(0)
         .spawn()
         .context("cannot start a process that opens the pools")?;
-    // It answers, or has ended: well when somebody else was first.
+    // It answers, or has ended: with success when another process took the lock first.
     loop {
         if let Some(status) = worker.try_wait()? {
             return Ok(status.success());

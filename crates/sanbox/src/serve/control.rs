@@ -65,7 +65,7 @@ pub(crate) async fn serve_while_used(
             _ = clients.join_next() => {}
         }
     }
-    // Whoever comes from now on finds no socket; who has connected already is still served.
+    // A client from now on finds no socket; one that has connected already is still served.
     let _ = std::fs::remove_file(socket);
     if let Ok(listener) = listener.into_std() {
         while let Ok((stream, _)) = listener.accept() {
