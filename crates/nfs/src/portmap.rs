@@ -18,6 +18,21 @@ const SERVED: [(u32, u32); 3] = [
     (mount::PROGRAM, 3),
     (mount::PROGRAM, 1),
 ];
+/// Versions of the port mapper itself, which it lists as others: `rpcinfo -p HOST` asks for version 2 before it calls it.
+const OWN_VERSIONS: [u32; 3] = [4, 3, 2];
+
+/// Program, version and port of everything that is listed; the port mapper is at the port that the call came to.
+fn listed(nfs_port: u16, local: SocketAddr) -> impl Iterator<Item = (u32, u32, u16)> {
+    let own = OWN_VERSIONS.map(|version| (PROGRAM, version, local.port()));
+    let served = SERVED.map(|(program, version)| (program, version, nfs_port));
+    own.into_iter().chain(served)
+}
+
+/// The port of a program. RFC 1833, section 3: that of another version is still an answer; the call then says which are served.
+fn port_of(program: u32, nfs_port: u16, local: SocketAddr) -> Option<u16> {
+    let found = listed(nfs_port, local).find(|(listed, ..)| *listed == program);
+    found.map(|(_, _, port)| port)
+}
 
 pub(crate) fn call(
     nfs_port: u16,
@@ -28,25 +43,24 @@ pub(crate) fn call(
     let mut w = rpc::success(call.xid, 128);
     let result = match (call.version, call.procedure) {
         (_, 0) => Ok(()),
-        (2, 3) => get_port(nfs_port, &mut arguments, &mut w),
+        (2, 3) => get_port(nfs_port, local, &mut arguments, &mut w),
         (2, 4) => {
-            for (program, version) in SERVED {
+            for (program, version, port) in listed(nfs_port, local) {
                 w.bool(true)
                     .u32(program)
                     .u32(version)
                     .u32(TCP)
-                    .u32(u32::from(nfs_port));
+                    .u32(u32::from(port));
             }
             w.bool(false);
             Ok(())
         }
         (3 | 4, 3) => get_address(nfs_port, local, &mut arguments, &mut w),
         (3 | 4, 4) => {
-            let address = universal(local.ip(), nfs_port);
-            for (program, version) in SERVED {
+            for (program, version, port) in listed(nfs_port, local) {
                 w.bool(true).u32(program).u32(version);
                 w.opaque(netid(local.ip()))
-                    .opaque(address.as_bytes())
+                    .opaque(universal(local.ip(), port).as_bytes())
                     .opaque(b"superuser");
             }
             w.bool(false);
@@ -65,29 +79,30 @@ pub(crate) fn call(
     }
 }
 
-fn get_port(port: u16, arguments: &mut Reader<'_>, w: &mut Writer) -> crate::xdr::Result<()> {
+fn get_port(
+    nfs_port: u16,
+    local: SocketAddr,
+    arguments: &mut Reader<'_>,
+    w: &mut Writer,
+) -> crate::xdr::Result<()> {
     let (program, _version, protocol) = (arguments.u32()?, arguments.u32()?, arguments.u32()?);
-    // RFC 1833, section 3: the port of a program in another version is still an answer; the call then says which are served.
-    let served = protocol == TCP && SERVED.iter().any(|(p, _)| *p == program);
-    w.u32(if served { u32::from(port) } else { 0 });
+    let port = port_of(program, nfs_port, local).filter(|_| protocol == TCP);
+    w.u32(port.map_or(0, u32::from));
     Ok(())
 }
 
 fn get_address(
-    port: u16,
+    nfs_port: u16,
     local: SocketAddr,
     arguments: &mut Reader<'_>,
     w: &mut Writer,
 ) -> crate::xdr::Result<()> {
     let (program, _version) = (arguments.u32()?, arguments.u32()?);
     let transport = arguments.opaque(STRING_MAX)?;
-    let served = transport.starts_with(b"tcp") && SERVED.iter().any(|(p, _)| *p == program);
-    let address = if served {
-        universal(local.ip(), port)
-    } else {
-        String::new()
-    };
-    w.opaque(address.as_bytes());
+    let is_tcp = transport.starts_with(b"tcp");
+    let port = port_of(program, nfs_port, local).filter(|_| is_tcp);
+    let address = port.map(|port| universal(local.ip(), port));
+    w.opaque(address.unwrap_or_default().as_bytes());
     Ok(())
 }
 
@@ -167,6 +182,21 @@ mod tests {
         let mut w = Writer::default();
         w.u32(100_021).u32(4).u32(TCP).u32(0);
         assert!(ask(2, 3, &w.into_bytes()).ends_with(&0_u32.to_be_bytes()));
+    }
+
+    /// What rpcinfo -p does: it asks where the port mapper's version 2 is (GETADDR), and calls its DUMP there.
+    #[test]
+    fn the_port_mapper_lists_itself() {
+        let mut w = Writer::default();
+        w.u32(PROGRAM).u32(2).opaque(b"tcp").opaque(b"").opaque(b"");
+        let mut address = Writer::default();
+        address.opaque(b"127.0.0.1.0.111");
+        assert!(ask(4, 3, &w.into_bytes()).ends_with(&address.into_bytes()));
+        let dump = ask(2, 4, &[]);
+        let mut own = Writer::default();
+        own.bool(true).u32(PROGRAM).u32(2).u32(TCP).u32(111);
+        let own = own.into_bytes();
+        assert!(dump.windows(own.len()).any(|row| row == own));
     }
 
     #[test]

@@ -231,6 +231,8 @@ mod tests {
         zfs set u
         zfs get :d:o:s:jrt:Hp json json-int
         zfs inherit rS
+        zfs load-key anrL:
+        zfs unload-key ar
         zfs upgrade rvV:a
         zfs userspace nHpo:s:S:t:i
         zfs groupspace nHpo:s:S:t:i
