@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::PoolHandle;
 use jiff::Timestamp;
@@ -12,15 +12,27 @@ use manage::policy::{PoolPolicies, Round};
 use crate::appliance::Appliance;
 use crate::logging::POLICY;
 
-/// How often policies are looked at: a change of one takes effect within this time, and a snapshot is late by this much at the most.
+/// How often the policies of a pool are looked at: a change of one takes effect within this time, and a snapshot is late by this much at
+/// the most.
 const INTERVAL: Duration = Duration::from_secs(15);
+/// How often is looked for pools that were opened meanwhile.
+const TICK: Duration = Duration::from_secs(1);
 /// How long a round of one pool may take before the others have their turn.
 const ROUND_MAX: Duration = Duration::from_secs(60);
 
+/// A pool's policies between two rounds.
+#[derive(Default)]
+struct WatchedPool {
+    policies: PoolPolicies,
+    answering: Answering,
+    /// When the last round ended; none was before.
+    looked: Option<Instant>,
+}
+
 /// Carries out the policies of all open pools until the appliance is gone.
 pub(super) async fn keep(appliance: Weak<Appliance>) {
-    let mut policies: BTreeMap<u64, (PoolPolicies, Answering)> = BTreeMap::new();
-    let mut each = tokio::time::interval(INTERVAL);
+    let mut watched: BTreeMap<u64, WatchedPool> = BTreeMap::new();
+    let mut each = tokio::time::interval(TICK);
     each.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         each.tick().await;
@@ -28,21 +40,30 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             return;
         };
         let pools = appliance.open_pools();
-        policies.retain(|guid, _| pools.iter().any(|pool| pool.guid() == *guid));
+        watched.retain(|guid, _| pools.iter().any(|pool| pool.guid() == *guid));
         for pool in pools {
-            let (own, answering) = policies.entry(pool.guid()).or_default();
-            // A pool that does not answer delays the snapshots of the others by this time, and its own until it answers.
-            let round = tokio::time::timeout(ROUND_MAX, own.round(&pool, Timestamp::now())).await;
-            let failure = match round {
-                Ok(Ok(round)) => {
-                    report(&pool, &round);
-                    None
-                }
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some("it does not answer".to_owned()),
-            };
-            answering.note(&pool, failure);
+            let own = watched.entry(pool.guid()).or_default();
+            if own.looked.is_none_or(|at| at.elapsed() >= INTERVAL) {
+                own.round(&pool).await;
+            }
         }
+    }
+}
+
+impl WatchedPool {
+    /// Does what is due. A pool that does not answer delays the snapshots of the others by [`ROUND_MAX`], and its own until it answers.
+    async fn round(&mut self, pool: &PoolHandle) {
+        let round = self.policies.round(pool, Timestamp::now());
+        let failure = match tokio::time::timeout(ROUND_MAX, round).await {
+            Ok(Ok(round)) => {
+                report(pool, &round);
+                None
+            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("it does not answer".to_owned()),
+        };
+        self.answering.note(pool, failure);
+        self.looked = Some(Instant::now());
     }
 }
 
