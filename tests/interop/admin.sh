@@ -1,13 +1,13 @@
 #!/bin/bash
 # Other people's tools, unchanged, on our zpool and zfs: zfs-auto-snapshot and sanoid (Debian) take, keep, prune and report
-# snapshots; Ansible's modules for pools and datasets (PyPI's ansible, made an environment under target/ when missing) make what a
-# playbook says, and change nothing the second time.
+# snapshots, and syncoid replicates them; Ansible's modules for pools and datasets (PyPI's ansible, made an environment under target/
+# when missing) make what a playbook says, and change nothing the second time.
 #   env ANSIBLE   a directory with ansible-playbook (default: an environment of ours)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "needs root (sanoid and zfs-auto-snapshot want it)"
 faketime=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null) || skip "faketime is not installed (tests/oracles/install admin)"
-for tool in sanoid zfs-auto-snapshot python3; do command -v $tool >/dev/null || skip "$tool is not installed (tests/oracles/install admin)"; done
+for tool in sanoid syncoid zfs-auto-snapshot python3; do command -v $tool >/dev/null || skip "$tool is not installed (tests/oracles/install admin)"; done
 ansible=${ANSIBLE:-$root/target/conformance/ansible/bin}
 if [ ! -x "$ansible/ansible-playbook" ] && [ -z "${ANSIBLE:-}" ]; then
   mkdir -p "$root/target/conformance"
@@ -94,6 +94,21 @@ for dataset in tank/a tank/a/b tank/c tank/vol; do
 done
 run_sanoid --cron --verbose || { cat "$w/sanoid"; fail "sanoid --cron"; }
 echo "interop admin: sanoid takes, prunes and reports"
+
+# syncoid copies a tree, and then what has changed, with the daemon; the copy reads the same.
+zfs create tank/c/copies
+for content in first second; do
+  head -c 300000 /dev/urandom >"$w/$content"
+  sanbox put "$w/$content" "tank/a/b:/$content"
+  sleep 1.1 # its snapshots are named by the second
+  syncoid -r --no-privilege-elevation tank/a tank/c/copies/a >"$w/syncoid" 2>&1 || { cat "$w/syncoid"; fail "syncoid, $content"; }
+done
+grep -q 'Sending incremental tank/a/b@' "$w/syncoid" || { cat "$w/syncoid"; fail "syncoid sends all again"; }
+for content in first second; do
+  sanbox cat "tank/c/copies/a/b:/$content" | cmp - "$w/$content" || fail "syncoid's copy of $content differs"
+done
+expect "$(zfs list -H -o name -r tank/c/copies/a | wc -l)" "$(zfs list -H -o name -r tank/a | wc -l)" "datasets of syncoid's copy"
+echo "interop admin: syncoid copies a tree, and what has changed"
 
 truncate -s 256M "$w/disks/a0" "$w/disks/a1"
 for _ in 1 2; do
