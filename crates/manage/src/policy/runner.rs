@@ -60,16 +60,15 @@ impl PoolPolicies {
         }
         let mut round = Round::default();
         let mut problems = BTreeMap::new();
-        let mut datasets = states(pool, &seen).await?;
-        let todo = plan(&datasets, now);
+        let todo = plan(&states(pool, &seen).await?, now);
         problems.extend(todo.problems);
         for group in todo.take {
             take(pool, group, &mut round, &mut problems).await?;
         }
-        if !round.taken.is_empty() {
-            datasets = states(pool, &seen).await?;
-        }
-        let expired = plan(&datasets, now).destroy;
+        let expired = match round.taken.is_empty() {
+            true => todo.destroy,
+            false => plan(&states(pool, &seen).await?, now).destroy,
+        };
         destroy(pool, expired, &mut round, &mut problems).await?;
         self.next = todo.next;
         self.seen = seen;
