@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
+use manage::api::Api;
 use manage::config::{Config, LogFormat};
 use manage::state::{StateDirectory, StateLock};
 use tokio::signal::unix::{SignalKind, signal};
@@ -197,6 +198,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         manage::control::open_to_users(&socket)
             .with_context(|| format!("opening {} to users", socket.display()))?;
     }
+    // Before the first command is answered: who gives it may have a role, and what it changes is in the log of jobs.
+    let opened = management::open(&appliance).await;
     let control = tokio::spawn(control::serve(control, appliance.clone()));
     let watched = appliance.clone();
     let ticking = tokio::spawn(async move {
@@ -238,7 +241,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     };
 
     // Before the pools: a page says that one is slow to open.
-    let managing = tokio::spawn(manage(appliance.clone()));
+    let managing = tokio::spawn(manage(appliance.clone(), opened));
 
     let opening = async {
         appliance.clear_stale_mounts().await;
@@ -319,9 +322,9 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     Ok(())
 }
 
-/// Opens what manages the appliance, keeps the history, and serves the console.
-async fn manage(appliance: Arc<Appliance>) {
-    match management::open(&appliance).await {
+/// Keeps the history, reports alerts, and serves the console.
+async fn manage(appliance: Arc<Appliance>, opened: anyhow::Result<Arc<Api>>) {
+    match opened {
         Ok(api) => {
             let watching = history::watch(Arc::downgrade(&appliance), api.clone());
             let served = api.clone();
