@@ -167,6 +167,38 @@ export type FileList = { files: File[]; next: number | null };
 export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean };
 export type ApiKey = { id: number; user: string; name: string; role: Role; datasets: string[]; created: number; expires: number | null; used: number | null };
 export type AuditEntry = { id: number; time: number; user: string; origin: string; event: string; count: number };
+export type Severity = 'info' | 'warning' | 'critical';
+export type Alert = {
+  id: number;
+  key: string;
+  severity: Severity;
+  subject: string;
+  fact: string;
+  effect: string;
+  next_step: string;
+  state: 'open' | 'acknowledged' | 'muted' | 'cleared';
+  by: string | null;
+  muted_until: number | null;
+  opened: number;
+  seen: number;
+  cleared: number | null;
+};
+export type Check = { name: string; about: string; interval: number; ran: number | null; took_ms: number; found: number; error: string | null };
+export type Channel = { name: string; sent: number; last_sent: number | null; error: string | null; waiting: number; dropped: number };
+export type HistoryBy = 'phase' | 'client' | 'dataset' | 'protocol' | 'pool' | 'vdev' | 'disk';
+export type Counts = { requests: number; waited: number; wait_ns: number; read_bytes: number; written_bytes: number; p50_us: number; p99_us: number };
+export type HistorySeries = { key: string; total: Counts; latency: number[]; points: Counts[] };
+export type History = { times: number[]; seconds: number[]; series: HistorySeries[]; unsaved: string | null };
+export type Explanation = {
+  sentence: string;
+  findings: { cause: string; subject: string; weight: number; sentence: string }[];
+  seconds: number;
+  requests: number;
+  waited: number;
+  wait_ns: number;
+  p50_us: number;
+  p99_us: number;
+};
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
 export type Job = {
   id: number;

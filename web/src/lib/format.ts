@@ -14,11 +14,19 @@ export function bytes(value: number): string {
   return `${value.toFixed(digits)}${UNITS[unit]}`;
 }
 
+/** The reader's own form of the language, such as British English. */
+const locale = (language: string): string => navigator.languages.find((known) => known.startsWith(language)) ?? language;
+
 /** Seconds since 1970 in the time and form of the reader. */
 export function time(seconds: number, language: string): string {
-  // The reader's own form of the language, such as British English.
-  const own = navigator.languages.find((known) => known.startsWith(language)) ?? language;
-  return new Date(seconds * 1000).toLocaleString(own, { dateStyle: 'medium', timeStyle: 'medium' });
+  return new Date(seconds * 1000).toLocaleString(locale(language), { dateStyle: 'medium', timeStyle: 'medium' });
+}
+
+/** The same beside the marks of an axis that are so many seconds apart: as much of it as tells them apart. */
+export function timeMark(seconds: number, apart: number, language: string): string {
+  const form: Intl.DateTimeFormatOptions =
+    apart < 60 ? { timeStyle: 'medium' } : apart < 86_400 ? { hour: '2-digit', minute: '2-digit' } : { day: 'numeric', month: 'short' };
+  return new Date(seconds * 1000).toLocaleString(locale(language), form);
 }
 
 /** A command as it is typed in a shell. */
@@ -40,3 +48,7 @@ export function duration(seconds: number, units: { s: string; min: string; h: st
   if (hours < 48) return minutes % 60 ? `${hours} ${units.h} ${minutes % 60} ${units.min}` : `${hours} ${units.h}`;
   return `${Math.floor(hours / 24)} ${units.d} ${hours % 24} ${units.h}`;
 }
+
+/** Microseconds as people read them; nothing for none. */
+export const micros = (us: number): string =>
+  us === 0 ? '' : us < 1000 ? `${Math.round(us)} \u00b5s` : us < 1_000_000 ? `${(us / 1000).toFixed(us < 10_000 ? 1 : 0)} ms` : `${(us / 1_000_000).toFixed(1)} s`;

@@ -30,6 +30,7 @@ export function follow(): void {
     if (job.change) changed();
   });
   source.addEventListener('pool', changed);
+  source.addEventListener('alert', changed);
   source.addEventListener('missed', changed);
 }
 

@@ -1,4 +1,5 @@
-// Which page is shown: the path of the address, one name for each segment. Links are plain links.
+// Which page is shown: the path of the address, one name for each segment. Links are plain links. What a page shows of itself (a filter, a
+// span of time) is in the query, so that it can be linked to as well.
 
 function segments(): string[] {
   return location.pathname.split('/').filter(Boolean).map(decodeURIComponent);
@@ -18,5 +19,5 @@ addEventListener('click', (event) => {
   const plain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.defaultPrevented;
   if (!link || !plain || link.origin !== location.origin || link.hash || link.target || link.hasAttribute('download')) return;
   event.preventDefault();
-  go(link.pathname);
+  go(link.pathname + link.search);
 });

@@ -15,6 +15,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::appliance::Appliance;
 
+/// How long a pool may take to be opened: at a start, and while it is imported.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a pool may take to tell of itself.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether a check is due.
@@ -55,6 +57,8 @@ const CHECKS: &[(&str, &str, u64)] = &[
 struct Checker {
     appliance: Weak<Appliance>,
     api: Arc<Api>,
+    /// Since when a pool is not open.
+    closed: BTreeMap<String, Instant>,
     /// Since when a pool has not answered.
     silent: BTreeMap<String, Instant>,
     /// The end of the console's certificate, seconds since 1970.
@@ -73,6 +77,7 @@ pub(crate) async fn watch(appliance: Weak<Appliance>, api: Arc<Api>) {
             .and_then(|appliance| certificate_end(&appliance)),
         appliance,
         api,
+        closed: BTreeMap::new(),
         silent: BTreeMap::new(),
         known: (now, Instant::now()),
         began: now,
@@ -198,9 +203,13 @@ impl Checker {
 
     async fn pools(&mut self, appliance: &Appliance) -> Vec<Condition> {
         let pools = appliance.open_pools();
+        let mut closed = appliance.remembered_pools();
+        closed.retain(|name| pools.iter().all(|pool| pool.name() != name));
+        self.closed.retain(|name, _| closed.contains(name));
         let mut found = Vec::new();
-        for name in appliance.remembered_pools() {
-            if !pools.iter().any(|pool| pool.name() == name) {
+        for name in closed {
+            let since = *self.closed.entry(name.clone()).or_insert_with(Instant::now);
+            if since.elapsed() >= OPENING_TIMEOUT {
                 found.push(rules::closed_pool(&name));
             }
         }
