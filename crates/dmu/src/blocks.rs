@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use arc::SecondLevel;
 use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
-use zio::{BlockKeys, IoClass, ReadProps, StoredForm, WriteProps, ZioError};
+use zio::{IoClass, Protection, ReadProps, Seal, StoredForm, WriteProps, ZioError};
 
 /// Of blocks of one txg, by object and number: the bytes, and their compressed form.
 pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
+
+/// Of blocks of dnodes of one txg, by number: salt, IV and MAC.
+pub(crate) type DnodeSeals = BTreeMap<u64, Seal>;
 
 /// The blocks of a pool as this layer uses them.
 #[derive(Clone)]
@@ -19,8 +22,8 @@ pub(crate) enum Blocks {
         cache: arc::Cache,
         /// Writes.
         store: zio::BlockStore,
-        /// Of the encrypted dataset whose blocks these are.
-        keys: Option<BlockKeys>,
+        /// Of the dataset whose blocks these are.
+        protection: Protection,
     },
     /// A map in memory.
     #[cfg(test)]
@@ -36,9 +39,13 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<IoBuf, ZioError> {
         match self {
-            Self::Pool { cache, keys, .. } => {
+            Self::Pool {
+                cache, protection, ..
+            } => {
                 let props = ReadProps { class, bookmark };
-                cache.read_for(bp, props, second_level, keys.as_ref()).await
+                cache
+                    .read_for(bp, props, second_level, protection.keys())
+                    .await
             }
             #[cfg(test)]
             Self::Memory(store) => store.read(bp).await,
@@ -48,7 +55,9 @@ impl Blocks {
     /// The block if it is in memory.
     pub(crate) fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
         match self {
-            Self::Pool { cache, keys, .. } => cache.peek(bp, keys.is_some()),
+            Self::Pool {
+                cache, protection, ..
+            } => cache.peek(bp, protection.keys().is_some()),
             #[cfg(test)]
             Self::Memory(store) => store.peek(bp),
         }
@@ -57,7 +66,9 @@ impl Blocks {
     /// Whether the block is in memory or on its way there.
     pub(crate) fn has(&self, bp: &BlockPointer) -> bool {
         match self {
-            Self::Pool { cache, keys, .. } => cache.has(bp, keys.is_some()),
+            Self::Pool {
+                cache, protection, ..
+            } => cache.has(bp, protection.keys().is_some()),
             #[cfg(test)]
             Self::Memory(store) => store.peek(bp).is_some(),
         }
@@ -81,8 +92,12 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
-            Self::Pool { cache, store, keys } => {
-                let written = store.write_forms(txg, data.clone(), props, keys.as_ref());
+            Self::Pool {
+                cache,
+                store,
+                protection,
+            } => {
+                let written = store.write_forms(txg, data.clone(), props, protection);
                 let (bp, stored) = written.await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
@@ -104,10 +119,16 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
-            Self::Pool { cache, store, keys } => {
-                let written = store.write_behind(txg, data.clone(), form, props, keys.as_ref());
+            Self::Pool {
+                cache,
+                store,
+                protection,
+            } => {
+                // The logical bytes of a block that came encrypted are not known.
+                let is_known = form.as_ref().is_none_or(|form| form.seal.is_none());
+                let written = store.write_behind(txg, data.clone(), form, props, protection);
                 let (bp, stored) = written.await?;
-                if !bp.is_hole() && !bp.is_embedded() {
+                if is_known && !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
                 }
                 Ok(bp)

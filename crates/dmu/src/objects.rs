@@ -120,9 +120,20 @@ impl Objset {
     /// # Errors
     /// `Invalid`, `TooLarge` (also when the bonus leaves no room for the spill pointer, in this group or in a newer one).
     pub async fn set_spill(&self, object: ObjectId, bytes: Option<&[u8]>, tx: &Tx) -> Result<()> {
+        let data = bytes.map(IoBuf::copy_from);
+        self.set_spill_buf(object, data, tx).await
+    }
+
+    /// As [`Objset::set_spill`], with a buffer that is kept as it is.
+    pub(crate) async fn set_spill_buf(
+        &self,
+        object: ObjectId,
+        data: Option<IoBuf>,
+        tx: &Tx,
+    ) -> Result<()> {
         self.check_writable()?;
         let dnode = self.dnode(object).await?;
-        if let Some(bytes) = bytes {
+        if let Some(bytes) = &data {
             if bytes.is_empty() || !bytes.len().is_multiple_of(512) {
                 return Err(DmuError::Invalid {
                     what: "spill blocks are multiples of 512 bytes",
@@ -142,7 +153,6 @@ impl Objset {
             return Ok(());
         }
         let at = self.dirty_layer(&dnode, tx);
-        let data = bytes.map(IoBuf::copy_from);
         for layer in &mut dnode.state.borrow_mut().layers[at..] {
             if !layer.core.is_free() {
                 layer.core.has_spill = data.is_some();

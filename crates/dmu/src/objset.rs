@@ -13,7 +13,7 @@ use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
 use crate::allocate::Allocator;
-use crate::blocks::StoredForms;
+use crate::blocks::{DnodeSeals, StoredForms};
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
@@ -56,6 +56,7 @@ pub struct Objset(pub(crate) Rc<ObjsetShared>);
 pub(crate) struct HeaderChange {
     pub(crate) flags: Option<u64>,
     pub(crate) zil: Option<ZilHeader>,
+    pub(crate) portable_mac: Option<[u8; 32]>,
 }
 
 pub(crate) struct ObjsetShared {
@@ -83,6 +84,8 @@ pub(crate) struct ObjsetShared {
     pub(crate) early_writes: RefCell<BTreeMap<Txg, EarlyWrites>>,
     /// Blocks that come compressed.
     pub(crate) stored_forms: RefCell<BTreeMap<Txg, StoredForms>>,
+    /// Of blocks of dnodes that come encrypted.
+    pub(crate) dnode_seals: RefCell<BTreeMap<Txg, DnodeSeals>>,
 }
 
 /// The header as on disk and its pending changes.
@@ -235,6 +238,7 @@ impl Objset {
             dirty: RefCell::default(),
             early_writes: RefCell::default(),
             stored_forms: RefCell::default(),
+            dnode_seals: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),
             syncing: Cell::new(false),
@@ -303,6 +307,17 @@ impl Objset {
             .entry(tx.txg())
             .or_default()
             .flags = Some(flags);
+    }
+
+    /// Sets the portable MAC of an object set that comes encrypted, in `tx`'s group. With keys it is computed, and this does nothing.
+    pub fn set_portable_mac(&self, mac: [u8; 32], tx: &Tx) {
+        self.0
+            .header
+            .borrow_mut()
+            .pending
+            .entry(tx.txg())
+            .or_default()
+            .portable_mac = Some(mac);
     }
 
     /// The intent log's header as last set.

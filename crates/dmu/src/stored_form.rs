@@ -1,16 +1,24 @@
-//! Blocks that come compressed, as a stream of `zfs send -c` brings them, and are stored as they came.
+//! Blocks that come compressed, or encrypted as well, as streams of `zfs send -c` and `-w` bring them, and are stored as they came.
 //!
-//! The block is written like any other, so that it can be read and changed before its txg syncs; the compressed form is kept beside it,
-//! and is what the sync stores if the block is still the same then.
+//! The block is written like any other, so that it can be read and changed before its txg syncs; the form that came is kept beside it,
+//! and is what the sync stores if the block is still the same then. Of a block that came encrypted the bytes are not known: zeros
+//! stand for them until the sync, and nothing may read it before.
+//!
+//! A block of dnodes of a raw stream is put together here, from dnodes with encrypted bonus buffers; its salt, IV and MAC come
+//! for the block. Whenever the block is written again without new ones, those of its last version stay: the MAC is right only when all
+//! that the stream says of the block has been received.
 
-use ondisk::ObjectId;
+use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
-use zio::StoredForm;
+use zio::{Seal, StoredForm};
 
 use crate::error::Result;
-use crate::objset::Objset;
+use crate::objset::{Objset, SLOTS};
 use crate::tree::{BlockWrite, SyncContext};
 use crate::txg::Tx;
+
+/// Number of a spill block among the blocks of its object.
+pub(crate) const SPILL_BLOCK: u64 = u64::MAX;
 
 impl Objset {
     /// Writes a buffer at an offset, and remembers the compressed form of the same bytes: it is what is stored where the buffer is
@@ -29,21 +37,85 @@ impl Objset {
         let size = u64::from(self.object_info(object).await?.block_size);
         self.write_buf(object, offset, data.clone(), tx).await?;
         if data.len() as u64 == size && offset.is_multiple_of(size) {
-            let bytes = form.bytes.len() as u64;
-            let mut forms = self.0.stored_forms.borrow_mut();
-            let of_txg = forms.entry(tx.txg()).or_default();
-            of_txg.insert((object, offset / size), (data, form));
-            tx.add_dirty(bytes);
+            self.keep_form(object, offset / size, data, form, tx);
         }
         Ok(())
     }
 }
 
+impl Objset {
+    /// Writes a whole block that came encrypted: the form with its seal is stored as it is. `size` is the block's logical size.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_sealed(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        size: u32,
+        form: StoredForm,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(form.seal.is_some(), "a sealed block has its seal");
+        let data = IoBuf::zeroed(size as usize);
+        self.write_stored(object, offset, data, form, tx).await
+    }
+
+    /// As [`Objset::write_sealed`], for an object's spill block.
+    ///
+    /// # Errors
+    /// As `set_spill`.
+    pub async fn set_spill_sealed(
+        &self,
+        object: ObjectId,
+        size: u32,
+        form: StoredForm,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(form.seal.is_some(), "a sealed block has its seal");
+        let data = IoBuf::zeroed(size as usize);
+        self.set_spill_buf(object, Some(data.clone()), tx).await?;
+        self.keep_form(object, SPILL_BLOCK, data, form, tx);
+        Ok(())
+    }
+
+    /// Gives salt, IV and MAC of the block of dnodes with this object, which is written in the txg.
+    pub fn seal_dnodes(&self, object: ObjectId, seal: Seal, tx: &Tx) {
+        let mut seals = self.0.dnode_seals.borrow_mut();
+        let of_txg = seals.entry(tx.txg()).or_default();
+        of_txg.insert(object.0 / SLOTS, seal);
+    }
+
+    fn keep_form(&self, object: ObjectId, block: u64, data: IoBuf, form: StoredForm, tx: &Tx) {
+        let bytes = form.bytes.len() as u64;
+        let mut forms = self.0.stored_forms.borrow_mut();
+        let of_txg = forms.entry(tx.txg()).or_default();
+        of_txg.insert((object, block), (data, form));
+        tx.add_dirty(bytes);
+    }
+}
+
 impl SyncContext {
-    /// The compressed form of a block that was written with these bytes.
-    pub(crate) fn take_stored_form(&self, what: &BlockWrite, data: &IoBuf) -> Option<StoredForm> {
-        if what.level != 0 || what.is_spill {
+    /// The form in which a block is stored that was written with these bytes in place of `old`, if one came for it.
+    pub(crate) fn take_stored_form(
+        &self,
+        what: &BlockWrite,
+        data: &IoBuf,
+        old: &BlockPointer,
+    ) -> Option<StoredForm> {
+        if what.level != 0 {
             return None;
+        }
+        if what.object_type == ObjectType::DNODE && self.services.is_raw() {
+            let given = self.dnode_seals.borrow_mut().remove(&what.block);
+            return Some(StoredForm {
+                bytes: data.clone(),
+                compression: Compression::OFF,
+                seal: Some(given.unwrap_or(Seal {
+                    params: old.crypt_params(),
+                    mac: old.mac(),
+                })),
+            });
         }
         let mut forms = self.stored_forms.borrow_mut();
         let (bytes, form) = forms.remove(&(what.object, what.block))?;

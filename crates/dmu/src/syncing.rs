@@ -11,6 +11,7 @@ use crate::dnode::{Base, Dnode, Frozen};
 use crate::error::{DmuError, Result};
 use crate::objset::{DIRTY_DNODE_BYTES, DNODE_BLOCK, HeaderChange, META_DNODE, Objset, SLOTS};
 use crate::ranges::Ranges;
+use crate::stored_form::SPILL_BLOCK;
 use crate::tree::{BlockWrite, DnodePatch, Effects, Leaf, SyncContext, Tree};
 use crate::types::Ledger;
 use crate::usage::UsageDelta;
@@ -72,6 +73,13 @@ impl Objset {
             stored_forms: RefCell::new(
                 self.0
                     .stored_forms
+                    .borrow_mut()
+                    .remove(&txg)
+                    .unwrap_or_default(),
+            ),
+            dnode_seals: RefCell::new(
+                self.0
+                    .dnode_seals
                     .borrow_mut()
                     .remove(&txg)
                     .unwrap_or_default(),
@@ -259,6 +267,9 @@ impl Objset {
             if let Some(zil) = change.zil {
                 header.zil = zil;
             }
+            if let Some(mac) = change.portable_mac {
+                header.portable_mac = mac;
+            }
             let [user, group, project] = &self.0.usage;
             ObjsetPhys {
                 meta_dnode: meta.to_phys(),
@@ -353,7 +364,7 @@ async fn sync_object(
                     object: dnode.id,
                     object_type: new.core.bonus_type,
                     level: 0,
-                    block: u64::MAX,
+                    block: SPILL_BLOCK,
                     fill: 1,
                     is_spill: true,
                     compression: Compression::INHERIT,

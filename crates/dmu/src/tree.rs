@@ -15,7 +15,7 @@ use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::Blocks;
-use crate::blocks::StoredForms;
+use crate::blocks::{DnodeSeals, StoredForms};
 use crate::dnode::{Dnode, shl, shr, span_shift};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
@@ -98,6 +98,8 @@ pub(crate) struct SyncContext {
     pub(crate) early_writes: RefCell<EarlyWrites>,
     /// Blocks of this group that somebody else has compressed.
     pub(crate) stored_forms: RefCell<StoredForms>,
+    /// Of blocks of dnodes that came encrypted, by number.
+    pub(crate) dnode_seals: RefCell<DnodeSeals>,
     /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
     pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
@@ -170,7 +172,7 @@ impl SyncContext {
         let written = if let Some(bp) = early {
             Ok(bp)
         } else {
-            let form = self.take_stored_form(what, &data);
+            let form = self.take_stored_form(what, &data, old);
             let _permit = self
                 .limit
                 .acquire("a free place among the writes under way")

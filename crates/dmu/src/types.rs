@@ -5,7 +5,7 @@ use std::rc::Rc;
 use arc::SecondLevel;
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
 use runtime::Handle;
-use zio::BlockKeys;
+use zio::{BlockKeys, Protection};
 
 use crate::blocks::Blocks;
 use crate::txg::TxgClock;
@@ -30,28 +30,41 @@ impl Services {
             blocks: Blocks::Pool {
                 cache,
                 store,
-                keys: None,
+                protection: Protection::None,
             },
         }
     }
 
-    /// The same for an encrypted dataset: what is read through it is decrypted and authenticated, what is written encrypted.
+    /// The same for a dataset whose blocks are protected: with keys, what is read is decrypted and authenticated, and what is
+    /// written encrypted; of [`Protection::Raw`], encrypted blocks cannot be read, and are written as they came.
     #[must_use]
-    pub fn with_keys(&self, keys: &BlockKeys) -> Self {
-        let mut keyed = self.clone();
-        match &mut keyed.blocks {
-            Blocks::Pool { keys: slot, .. } => *slot = Some(keys.clone()),
+    pub fn protected(&self, protection: Protection) -> Self {
+        let mut protected = self.clone();
+        match &mut protected.blocks {
+            Blocks::Pool {
+                protection: slot, ..
+            } => *slot = protection,
             #[cfg(test)]
             Blocks::Memory(_) => unreachable!("tests in memory encrypt nothing"),
         }
-        keyed
+        protected
+    }
+
+    /// Whether blocks of an encrypted dataset are written as they come.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        match &self.blocks {
+            Blocks::Pool { protection, .. } => matches!(protection, Protection::Raw),
+            #[cfg(test)]
+            Blocks::Memory(_) => false,
+        }
     }
 
     /// The keys of the encrypted dataset that this is for.
     #[must_use]
     pub fn keys(&self) -> Option<&BlockKeys> {
         match &self.blocks {
-            Blocks::Pool { keys, .. } => keys.as_ref(),
+            Blocks::Pool { protection, .. } => protection.keys(),
             #[cfg(test)]
             Blocks::Memory(_) => None,
         }

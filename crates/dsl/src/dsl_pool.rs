@@ -10,7 +10,7 @@ use ondisk::bytes::u64_at;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, feature};
 use runtime::sync::RwLock;
-use zio::{BlockKeys, Bookmark, IoClass, ReadProps};
+use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
 use crate::async_destroy::AsyncDestroy;
 use crate::bpobj::Bpobj;
@@ -627,7 +627,7 @@ impl DslPool {
     /// The services that objsets of a dataset with these keys work with.
     pub(crate) fn services_with(&self, keys: Option<&BlockKeys>) -> Services {
         match keys {
-            Some(keys) => self.services.with_keys(keys),
+            Some(keys) => self.services.protected(Protection::Keys(keys.clone())),
             None => self.services.clone(),
         }
     }

@@ -50,6 +50,51 @@ impl std::fmt::Debug for BlockKeys {
     }
 }
 
+/// How the blocks of a dataset are protected when they are written.
+#[derive(Debug, Clone, Default)]
+pub enum Protection {
+    /// They are in the clear.
+    #[default]
+    None,
+    /// They are encrypted, or authenticated, with these keys.
+    Keys(BlockKeys),
+    /// They come encrypted, as a raw stream brings them: each block that has a MAC of the dataset's keys is stored as it came
+    /// ([`StoredForm::seal`](crate::StoredForm)), and the sums above them, which need no key, are made here.
+    Raw,
+}
+
+impl Protection {
+    /// The keys, if blocks are protected by keys at hand.
+    #[must_use]
+    pub fn keys(&self) -> Option<&BlockKeys> {
+        match self {
+            Self::Keys(keys) => Some(keys),
+            Self::None | Self::Raw => None,
+        }
+    }
+
+    /// What seals a block of this type and level before it is stored; `None` when it is in the clear.
+    pub(crate) fn sealer(&self, object_type: ObjectType, level: u8) -> Option<Sealer> {
+        match self {
+            Self::None => None,
+            Self::Keys(keys) => Some(keys.sealer(object_type, level)),
+            Self::Raw => Some(Sealer {
+                treatment: Treatment::of(object_type, level),
+                own: None,
+            }),
+        }
+    }
+}
+
+/// What a block's pointer carries that was encrypted or authenticated elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal {
+    /// Salt and IV; of no use for a kind that is only authenticated.
+    pub params: CryptParams,
+    /// The MAC over the stored bytes.
+    pub mac: [u8; MAC_LEN],
+}
+
 impl BlockKeys {
     /// Puts the keys of a dataset to work. Randomness of salts and IVs is the handle's.
     #[must_use]
@@ -137,8 +182,10 @@ impl BlockKeys {
         });
         Sealer {
             treatment,
-            encryption,
-            keys: Arc::clone(&self.0.keys),
+            own: Some(OwnSeal {
+                encryption,
+                keys: Arc::clone(&self.0.keys),
+            }),
         }
     }
 }
@@ -224,6 +271,12 @@ impl Opener {
 /// Seals one block, on any thread.
 pub(crate) struct Sealer {
     treatment: Treatment,
+    /// `None` when the blocks come sealed.
+    own: Option<OwnSeal>,
+}
+
+/// What blocks are sealed with here.
+struct OwnSeal {
     encryption: Option<(CryptParams, Arc<Cipher>)>,
     keys: Arc<DatasetKeys>,
 }
@@ -249,27 +302,52 @@ impl Sealer {
 
     /// Whether the stored bytes are others than the block's.
     pub(crate) fn encrypts(&self) -> bool {
-        self.encryption.is_some()
+        self.treatment.encrypts()
     }
 
-    /// Takes the logical bytes and those to be stored, compressed and padded.
+    /// Takes the logical bytes and those to be stored, compressed and padded; and the seal of a block that comes with one.
     ///
     /// # Errors
-    /// When there are more bytes than the cipher can take, or dnodes that leave their block.
-    pub(crate) fn seal(&self, logical: &[u8], stored: IoBuf) -> Result<Sealed, &'static str> {
+    /// When there are more bytes than the cipher can take, dnodes that leave their block, or no seal where one must come.
+    pub(crate) fn seal(
+        &self,
+        logical: &[u8],
+        stored: IoBuf,
+        given: Option<Seal>,
+    ) -> Result<Sealed, &'static str> {
+        if let Some(Seal { params, mac }) = given {
+            return Ok(Sealed {
+                bytes: stored,
+                params: self.encrypts().then_some(params),
+                mac: Some(mac),
+            });
+        }
+        match (self.treatment, &self.own) {
+            (Treatment::Indirect, _) => Ok(Sealed {
+                bytes: stored,
+                params: None,
+                mac: Some(indirect_mac(logical)),
+            }),
+            (Treatment::Objset, _) => Ok(Sealed {
+                bytes: stored,
+                params: None,
+                mac: None,
+            }),
+            (_, None) => Err("a block that comes encrypted without its MAC"),
+            (treatment, Some(own)) => own.seal(treatment, stored),
+        }
+    }
+}
+
+impl OwnSeal {
+    fn seal(&self, treatment: Treatment, stored: IoBuf) -> Result<Sealed, &'static str> {
         let sealed = |bytes, mac| Sealed {
             bytes,
             params: self.encryption.as_ref().map(|(params, _)| *params),
             mac: Some(mac),
         };
         let too_long = |_| "a block too long for its cipher";
-        Ok(match (self.treatment, &self.encryption) {
-            (Treatment::Indirect, _) => sealed(stored, indirect_mac(logical)),
-            (Treatment::Objset, _) => Sealed {
-                bytes: stored,
-                params: None,
-                mac: None,
-            },
+        Ok(match (treatment, &self.encryption) {
             (Treatment::Dnodes, Some((params, cipher))) => {
                 let auth =
                     DnodeBlockAuth::of(&stored).map_err(|_| "dnodes that leave their block")?;

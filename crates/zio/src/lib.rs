@@ -31,7 +31,7 @@ mod write_behind;
 
 pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop};
 pub use checkpoint::CheckpointFrees;
-pub use crypt::BlockKeys;
+pub use crypt::{BlockKeys, Protection, Seal};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use read::Forms;
 pub use remap::VdevRanges;

@@ -118,7 +118,34 @@ impl BlockStore {
         }
     }
 
+    /// Returns the stored bytes of a block, exactly psize, which may be encrypted: what a raw stream carries.
+    ///
+    /// # Errors
+    /// As [`BlockStore::read`], but for [`ZioError::Encrypted`].
+    pub async fn read_stored(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+    ) -> Result<IoBuf, ZioError> {
+        let forms = self.read_written(bp, props, None).await?;
+        Ok(forms.stored.unwrap_or(forms.logical))
+    }
+
     pub(crate) async fn read_block(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+        keys: Option<&BlockKeys>,
+    ) -> Result<Forms, ZioError> {
+        if bp.is_sealed() && keys.is_none() && bp.is_little_endian() {
+            return Err(ZioError::Encrypted {
+                bookmark: props.bookmark,
+            });
+        }
+        self.read_written(bp, props, keys).await
+    }
+
+    async fn read_written(
         &self,
         bp: &BlockPointer,
         props: ReadProps,
@@ -154,9 +181,6 @@ impl BlockStore {
         }
         if !bp.is_little_endian() {
             return Err(ZioError::ForeignByteOrder { bookmark });
-        }
-        if bp.is_sealed() && keys.is_none() && expect == Expect::Written {
-            return Err(ZioError::Encrypted { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
         self.wait_pending_write(bp).await;

@@ -19,8 +19,8 @@ use crate::embedded::Embedded;
 use crate::read::{Expect, Forms, GangPart, corrupt};
 use crate::write_behind::WriteBehind;
 use crate::{
-    BlockKeys, Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space,
-    ZioError, write,
+    BlockKeys, Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Protection,
+    Seal, Space, ZioError, write,
 };
 
 /// Facts of the pool that block I/O depends on.
@@ -66,13 +66,16 @@ pub struct ReadProps {
     pub bookmark: Bookmark,
 }
 
-/// A block as it is to be stored, compressed by somebody else.
+/// A block as it is to be stored, compressed elsewhere, and perhaps encrypted.
 #[derive(Debug, Clone)]
 pub struct StoredForm {
     /// The compressed bytes.
     pub bytes: IoBuf,
     /// With what they were compressed.
     pub compression: Compression,
+    /// Of bytes that are encrypted, or authenticated, already: what the pointer carries for them. Their length is a multiple of
+    /// 512 then.
+    pub seal: Option<Seal>,
 }
 
 /// How to write a block. Numbers are the on-disk enumerations.
@@ -355,12 +358,12 @@ impl BlockStore {
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
         Ok(self
-            .write_block(txg, data, None, props, None, false)
+            .write_block(txg, data, None, props, &Protection::None, false)
             .await?
             .0)
     }
 
-    /// As [`BlockStore::write`], with the stored bytes of a block that was compressed or encrypted. With the `keys` of an
+    /// As [`BlockStore::write`], with the stored bytes of a block that was compressed or encrypted. With the keys of an
     /// encrypted dataset the block is encrypted, or authenticated if its kind is stored in the clear; it has two copies at
     /// most then.
     ///
@@ -371,9 +374,10 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
-        keys: Option<&BlockKeys>,
+        protection: &Protection,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
-        self.write_block(txg, data, None, props, keys, false).await
+        self.write_block(txg, data, None, props, protection, false)
+            .await
     }
 
     /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and
@@ -388,10 +392,11 @@ impl BlockStore {
         data: IoBuf,
         form: Option<StoredForm>,
         props: &WriteProps,
-        keys: Option<&BlockKeys>,
+        protection: &Protection,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         self.check_write_behind()?;
-        self.write_block(txg, data, form, props, keys, true).await
+        self.write_block(txg, data, form, props, protection, true)
+            .await
     }
 
     pub(crate) fn pending_writes(&self) -> &WriteBehind {

@@ -14,11 +14,15 @@ use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
 use crate::crypt::{Sealed, Sealer};
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
 use crate::write_behind::PlacedBlock;
-use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, StoredForm, WriteProps, ZioError};
+use crate::{
+    BlockStore, Bookmark, CorruptReason, Protection, Seal, StoredForm, WriteProps, ZioError,
+};
 
 /// Unit of the semaphore that bounds bytes being written.
 const THROTTLE_UNIT: u64 = 4096;
 const _: () = assert!(MAX_BLOCK_SIZE.is_multiple_of(THROTTLE_UNIT));
+/// Unit of stored sizes.
+const SECTOR: usize = 512;
 const _: () = assert!(
     (GANG_CHILDREN * BlockPointer::SIZE + label::ECK_SIZE) as u64 <= GANG_HEADER_BYTES,
     "the children and the checksum of a gang fit its header"
@@ -61,14 +65,14 @@ impl BlockStore {
         data: IoBuf,
         form: Option<StoredForm>,
         props: &WriteProps,
-        keys: Option<&BlockKeys>,
+        protection: &Protection,
         later: bool,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         let lsize = data.len() as u64;
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
             return Err(ZioError::BadSize { size: lsize });
         }
-        let job = self.job(props, keys)?;
+        let job = self.job(props, protection)?;
         let (is_sealed, encrypts) = match &job.sealer {
             Some(sealer) => (true, sealer.encrypts()),
             None => (false, false),
@@ -179,7 +183,7 @@ impl BlockStore {
         Ok((bp, is_other.then_some(bytes)))
     }
 
-    fn job(&self, props: &WriteProps, keys: Option<&BlockKeys>) -> Result<PrepareJob, ZioError> {
+    fn job(&self, props: &WriteProps, protection: &Protection) -> Result<PrepareJob, ZioError> {
         let checksum = checks::checksum_algorithm(props.checksum).ok_or(ZioError::Unsupported {
             what: "checksum",
             number: props.checksum.0,
@@ -189,7 +193,7 @@ impl BlockStore {
                 what: "compression",
                 number: props.compression.0,
             })?;
-        let sealer = keys.map(|keys| keys.sealer(props.object_type, props.level));
+        let sealer = protection.sealer(props.object_type, props.level);
         let compression = compression.filter(|_| sealer.as_ref().is_none_or(Sealer::may_compress));
         let embed = props.allow_embedded
             && sealer.is_none()
@@ -572,7 +576,7 @@ impl PrepareJob {
             if finds_holes && is_zero(&data) {
                 return Prepared::Hole;
             }
-            return self.stored(&data, data.clone(), Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF, None);
         };
         if is_zero(&data) {
             return Prepared::Hole;
@@ -586,17 +590,17 @@ impl PrepareJob {
             limit = BlockPointer::EMBEDDED_MAX;
         }
         let Some(mut packed) = codec::compress::compress(algorithm, &data, limit) else {
-            return self.stored(&data, data.clone(), Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF, None);
         };
         if packed.len() >= data.len() || packed.is_empty() {
-            return self.stored(&data, data.clone(), Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF, None);
         }
         if self.embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
             return Prepared::Embedded(packed);
         }
         let psize = self.sizes.round_up(packed.len());
         if psize >= data.len() {
-            return self.stored(&data, data.clone(), Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF, None);
         }
         assert!(
             packed.len() <= psize,
@@ -604,29 +608,43 @@ impl PrepareJob {
         );
         packed.resize(psize, 0);
         let kind = self.kind;
-        self.stored(&data, IoBuf::copy_from(&packed), kind)
+        self.stored(&data, IoBuf::copy_from(&packed), kind, None)
     }
 
-    /// A block in the form that was given; as it is where that saves nothing here.
+    /// A block in the form that was given; as it is where that saves nothing here. A sealed form is kept to the byte: its MAC
+    /// covers the padding too.
     fn stored_as(&self, data: &IoBuf, form: &StoredForm) -> Prepared {
+        if form.seal.is_some() {
+            let psize = form.bytes.len();
+            if psize == 0 || psize > data.len() || !psize.is_multiple_of(SECTOR) {
+                return Prepared::Unsealable("a sealed block of an impossible size");
+            }
+            return self.stored(data, form.bytes.clone(), form.compression, form.seal);
+        }
         let psize = self.sizes.round_up(form.bytes.len());
         if psize >= data.len() {
-            return self.stored(data, data.clone(), Compression::OFF);
+            return self.stored(data, data.clone(), Compression::OFF, None);
         }
         let mut packed = form.bytes.to_vec();
         packed.resize(psize, 0);
-        self.stored(data, IoBuf::copy_from(&packed), form.compression)
+        self.stored(data, IoBuf::copy_from(&packed), form.compression, None)
     }
 
     /// The block with these logical bytes, as `bytes`: encrypted or authenticated if it has to be, then with its checksum.
-    fn stored(&self, logical: &[u8], bytes: IoBuf, compression: Compression) -> Prepared {
+    fn stored(
+        &self,
+        logical: &[u8],
+        bytes: IoBuf,
+        compression: Compression,
+        seal: Option<Seal>,
+    ) -> Prepared {
         let sealed = match &self.sealer {
             None => Ok(Sealed {
                 bytes,
                 params: None,
                 mac: None,
             }),
-            Some(sealer) => sealer.seal(logical, bytes),
+            Some(sealer) => sealer.seal(logical, bytes, seal),
         };
         let sealed = match sealed {
             Ok(sealed) => sealed,

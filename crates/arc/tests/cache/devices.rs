@@ -79,9 +79,10 @@ async fn fill_for(
     };
     let mut blocks = Vec::new();
     for seed in 0..count {
-        let written = cache
-            .store()
-            .write_forms(ondisk::Txg(10), block(seed), &lz4, None);
+        let written =
+            cache
+                .store()
+                .write_forms(ondisk::Txg(10), block(seed), &lz4, &zio::Protection::None);
         let (bp, stored) = written.await.expect("writes");
         cache.insert(&bp, block(seed), stored, second_level);
         blocks.push(bp);

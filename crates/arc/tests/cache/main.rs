@@ -258,7 +258,7 @@ fn compressed_blocks_take_less_and_read_the_same() {
         for seed in 0..48 {
             let (bp, stored) = cache
                 .store()
-                .write_forms(Txg(10), block(seed), &lz4, None)
+                .write_forms(Txg(10), block(seed), &lz4, &zio::Protection::None)
                 .await
                 .expect("writes");
             assert!(stored.is_some());

@@ -347,6 +347,7 @@ impl Receiver {
         let form = StoredForm {
             bytes: IoBuf::copy_from(payload),
             compression: Compression(record.compression),
+            seal: None,
         };
         self.write_compressed(record, &data, form).await
     }

@@ -4,7 +4,7 @@
 use codec::crypt::{DatasetKeys, Suite};
 use ondisk::{BlockPointer, ChecksumKind, Compression, DnodePhys, ObjectType, Txg};
 use runtime::{Handle, IoBuf};
-use zio::{BlockKeys, CorruptReason, WriteProps, ZioError};
+use zio::{BlockKeys, CorruptReason, Protection, Seal, StoredForm, WriteProps, ZioError};
 
 use crate::world::{READ, World, damage, noise, run, text, write_props};
 
@@ -17,7 +17,8 @@ fn keys(handle: &Handle, suite: Suite, seed: u8) -> BlockKeys {
 
 async fn write(world: &World, data: &[u8], props: &WriteProps, keys: &BlockKeys) -> BlockPointer {
     let data = IoBuf::copy_from(data);
-    let written = world.store.write_forms(Txg(10), data, props, Some(keys));
+    let protection = Protection::Keys(keys.clone());
+    let written = world.store.write_forms(Txg(10), data, props, &protection);
     written.await.expect("writes").0
 }
 
@@ -180,6 +181,86 @@ fn damage_is_mended_without_keys_and_with_them() {
             }
             let scrubbed = world.store.scrub(&bp, READ).await.expect("scrubs");
             assert_eq!(scrubbed.bad_copies, 0);
+        }
+    });
+}
+
+#[test]
+fn what_comes_encrypted_is_stored_as_it_came_and_opens_with_the_keys() {
+    run(|handle| async move {
+        // The second pool has larger sectors: the stored size is kept though it is no multiple of them.
+        let from = World::new(&handle, &[1], 128 * MIB, 9).await;
+        let to = World::new(&handle, &[1], 128 * MIB, 12).await;
+        let keys = keys(&handle, Suite::Aes256Gcm, 1);
+        for (object_type, level, data) in kinds() {
+            let props = WriteProps {
+                object_type,
+                level,
+                ..write_props()
+            };
+            let what = format!("{object_type} level {level}");
+            let bp = write(&from, &data, &props, &keys).await;
+            let stored = from.store.read_stored(&bp, READ).await.expect(&what);
+            assert_eq!(stored.len() as u64, bp.psize(), "{what}");
+            let sum = level > 0;
+            let form = StoredForm {
+                bytes: stored.clone(),
+                compression: bp.compression(),
+                seal: Some(Seal {
+                    params: bp.crypt_params(),
+                    mac: bp.mac(),
+                }),
+            };
+            let placeholder = match object_type {
+                ObjectType::DNODE if level == 0 => stored,
+                _ if sum => IoBuf::copy_from(&data),
+                _ => IoBuf::zeroed(data.len()),
+            };
+            let write = to.store.write_behind(
+                Txg(10),
+                placeholder,
+                (!sum).then_some(form),
+                &props,
+                &Protection::Raw,
+            );
+            let (there, _) = write.await.expect(&what);
+            to.store.wait_writes().await.expect("written");
+            assert_eq!(there.mac(), bp.mac(), "{what}");
+            if !sum {
+                assert_eq!(there.psize(), bp.psize(), "{what}");
+            }
+            let back = read(&to, &there, Some(&keys)).await;
+            assert_eq!(back.as_deref().expect(&what), data, "{what}");
+        }
+    });
+}
+
+#[test]
+fn what_comes_encrypted_without_its_mac_or_with_an_odd_size_is_not_stored() {
+    run(|handle| async move {
+        let world = World::new(&handle, &[1], 128 * MIB, 9).await;
+        let seal = Seal {
+            params: BlockPointer::default().crypt_params(),
+            mac: [1; 16],
+        };
+        for (len, seal) in [
+            (512, None),
+            (700, Some(seal)),
+            (0, Some(seal)),
+            (8192, Some(seal)),
+        ] {
+            let form = StoredForm {
+                bytes: IoBuf::zeroed(len),
+                compression: Compression::LZ4,
+                seal,
+            };
+            let props = write_props();
+            let data = IoBuf::zeroed(4096);
+            let write =
+                world
+                    .store
+                    .write_behind(Txg(10), data, Some(form), &props, &Protection::Raw);
+            assert!(write.await.is_err(), "{len} bytes");
         }
     });
 }
