@@ -18,7 +18,6 @@ use std::fmt::Write as _;
 pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
     ("dmu", 9),
     ("iscsi", 13),
-    ("pool", 35),
     ("runtime", 4),
     ("sanbox", 13),
     ("vdev", 10),

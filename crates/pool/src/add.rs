@@ -31,7 +31,7 @@ impl Pool {
             &spec.caches,
             spec.tops().map(|(vdev, _)| vdev),
         )?;
-        let features = imported.hierarchy.features();
+        let features = imported.hierarchy().features();
         let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
         if classes && !features.is_enabled(ALLOCATION_CLASSES) {
             return Err(PoolError::Invalid(
@@ -87,7 +87,7 @@ impl ImportedPool {
     async fn add_vdevs(self: &Rc<Self>, spec: &AddSpec) -> Result<(), PoolError> {
         let ashift = spec.ashift.or_else(|| self.stored_ashift());
         let plan = create::tree_spec(spec.tops(), ashift);
-        let (tops, conflicts) = vdev::plan_tops(&self.handle, &plan).await?;
+        let (tops, conflicts) = vdev::plan_tops(self.handle(), &plan).await?;
         self.refuse_used(conflicts, spec.force)?;
         self.check_new_tops(&tops, spec.any_sector_size)?;
         self.add_tops(tops).await
@@ -99,7 +99,7 @@ impl ImportedPool {
     }
 
     fn check_new_tops(&self, tops: &[VdevConfig], any_sector_size: bool) -> Result<(), PoolError> {
-        let own = self.tree.tops();
+        let own = self.tree().tops();
         let mut shifts = own
             .iter()
             .filter(|top| top.bias == AllocationBias::None)
@@ -109,7 +109,7 @@ impl ImportedPool {
         };
         // OpenZFS: module/zfs/spa.c, spa_vdev_add (errors while a vdev is removed, and afterwards)
         let invalid = || Err(PoolError::Invalid("invalid vdev configuration".into()));
-        if self.removal.vdev().is_some() && tops.iter().any(|top| top.ashift != first) {
+        if self.activities.removal.vdev().is_some() && tops.iter().any(|top| top.ashift != first) {
             return invalid();
         }
         let parity = |top: &VdevConfig| matches!(top.kind, VdevKind::Raidz | VdevKind::Draid);
@@ -127,10 +127,10 @@ impl ImportedPool {
         let added = Rc::new(std::cell::RefCell::new(Vec::new()));
         let from_task = added.clone();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-            let before = imported.tree.config().tops.len();
-            let ids = imported.tree.add_tops(tops).await?;
+            let before = imported.tree().config().tops.len();
+            let ids = imported.tree().add_tops(tops).await?;
             if let Err(error) = imported.label_new_tops(before, &tx).await {
-                imported.tree.drop_tops(before);
+                imported.tree().drop_tops(before);
                 return Err(error);
             }
             imported.create_vdev_objects(&tx).await?;
@@ -142,7 +142,7 @@ impl ImportedPool {
                 imported.write_auxiliaries(&tx).await?;
             }
             imported.dirty_config();
-            for top in &imported.tree.config().tops[before..] {
+            for top in &imported.tree().config().tops[before..] {
                 let text = format!(
                     "{} vdev ({}) {}",
                     imported.config.name(),
@@ -164,12 +164,12 @@ impl ImportedPool {
     /// Gives all devices of new vdevs empty labels. Those of the pool follow with the commit.
     async fn label_new_tops(&self, before: usize, tx: &Tx) -> Result<(), PoolError> {
         let txg = tx.txg().0;
-        for top in &self.tree.config().tops[before..] {
-            self.tree
+        for top in &self.tree().config().tops[before..] {
+            self.tree()
                 .update_config(top.guid, |vdev| vdev.create_txg = txg);
             for leaf in sync::leaves_of(top) {
-                self.tree.init_labels(leaf.guid).await?;
-                self.tree
+                self.tree().init_labels(leaf.guid).await?;
+                self.tree()
                     .update_config(leaf.guid, |vdev| vdev.create_txg = txg);
             }
         }

@@ -25,7 +25,7 @@ use vdev::TopInfo;
 use zap::ZapValue;
 
 use crate::PoolError;
-use crate::pool::DIRECTORY;
+use crate::objects::DIRECTORY;
 
 const PREFIX: &str = "com.fudosecurity:brt:vdev:";
 const HEADER_BYTES: u16 = 56;

@@ -72,7 +72,7 @@ impl Pool {
             &imported.config.identity(),
             config::STATE_ACTIVE,
             txg.0,
-            &imported.tree.config(),
+            &imported.tree().config(),
             &imported.label_features(),
         );
         list.encode_xdr()

@@ -22,11 +22,10 @@ use zio::{BlockStore, StoreOptions};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::config::{self, Identity};
-use crate::import::OpenedMos;
-use crate::pool::{
-    ALLOCATION_BIAS, DIRECTORY, ImportSession, ImportedPool, Pool, PoolObjects, PoolParts,
-};
-use crate::properties::set::StoredValue;
+use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
+use crate::pool::OpenedMos;
+use crate::pool::{ImportSession, ImportedPool, Pool, PoolParts};
+use crate::properties::stored::StoredValue;
 use crate::space::{SpaceMapSource, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, in_use, properties, sync};
@@ -201,7 +200,7 @@ impl Pool {
         drop(tx);
         imported.sync_txg(txg).await?;
         imported.store().txg_synced(txg);
-        imported.hierarchy.synced(txg);
+        imported.hierarchy().synced(txg);
         imported.clock().synced(txg);
         sync::start(&pool);
         crate::events::begin(&pool);
@@ -224,7 +223,7 @@ impl ImportedPool {
             tx.is_syncing(),
             "create pool objects happens in syncing context"
         );
-        let mos = &self.mos;
+        let mos = self.mos();
         let history = history::create(mos, self.store().space().deflated_size, tx).await?;
         zap::add_u64(mos, DIRECTORY, "history", history.0, tx).await?;
         self.set_objects(|objects| objects.history = history);
@@ -261,7 +260,7 @@ impl ImportedPool {
             "create vdev objects happens in syncing context"
         );
         // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
-        let mos = &self.mos;
+        let mos = self.mos();
         let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
         let mut map = self.objects.get().vdev_zap_map;
         if map.0 == 0 {
@@ -270,7 +269,7 @@ impl ImportedPool {
             self.set_objects(|objects| objects.vdev_zap_map = map);
             self.dirty_config();
         }
-        let tree = self.tree.config();
+        let tree = self.tree().config();
         let leaves = tree.leaves();
         let real =
             |top: &&vdev::VdevConfig| !matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
@@ -287,7 +286,7 @@ impl ImportedPool {
             for (guid, leaf) in wanted {
                 let object = zap::create(mos, &plain, tx).await?;
                 zap::add_int(mos, map, object.0, tx).await?;
-                self.tree.update_config(guid, |vdev| {
+                self.tree().update_config(guid, |vdev| {
                     if leaf {
                         vdev.zap_leaf = Some(object.0);
                     } else {
@@ -299,15 +298,15 @@ impl ImportedPool {
                 }
                 if !leaf && top.kind == VdevKind::Draid {
                     // One reference for each, as OpenZFS counts.
-                    self.hierarchy.features().incr(DRAID, tx).await?;
+                    self.hierarchy().features().incr(DRAID, tx).await?;
                 }
                 self.dirty_config();
             }
         }
-        for top in self.tree.tops() {
+        for top in self.tree().tops() {
             if top.metaslab_array == 0 {
-                let array = self.space.add_vdev(&top, tx).await?;
-                self.tree
+                let array = self.space().add_vdev(&top, tx).await?;
+                self.tree()
                     .update_config(top.guid, |vdev| vdev.metaslab_array = array.0);
                 self.dirty_config();
             }
@@ -332,9 +331,9 @@ impl ImportedPool {
         let mut bytes = word.as_bytes().to_vec();
         bytes.push(0);
         let value = zap::ZapValue::U8(bytes);
-        zap::add(&self.mos, vdev_zap, ALLOCATION_BIAS, &value, tx).await?;
+        zap::add(self.mos(), vdev_zap, ALLOCATION_BIAS, &value, tx).await?;
         if bias != AllocationBias::Log {
-            self.hierarchy
+            self.hierarchy()
                 .features()
                 .incr(ALLOCATION_CLASSES, tx)
                 .await?;

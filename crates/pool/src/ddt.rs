@@ -29,7 +29,7 @@ use vdev::Tree;
 use zap::ZapValue;
 
 use crate::PoolError;
-use crate::pool::DIRECTORY;
+use crate::objects::DIRECTORY;
 
 const STATISTICS: &str = "DDT-statistics";
 const CHECKSUMS: [(ChecksumKind, &str); 5] = [

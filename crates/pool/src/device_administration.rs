@@ -29,11 +29,11 @@ impl Pool {
         let guid = Guid(leaf);
         // A log vdev is dispensable: when it holds nothing, it can go as a whole, and intent logs do without.
         // OpenZFS: module/zfs/vdev.c, vdev_offline_locked
-        let log = imported.tree.log_that_requires(guid);
+        let log = imported.tree().log_that_requires(guid);
         if let Some(id) = log {
             imported.empty_log_vdev(id).await?;
         }
-        let taken = imported.tree.take_offline(guid).await;
+        let taken = imported.tree().take_offline(guid).await;
         if let Some(id) = log {
             // Nothing is allocated on a vdev that takes no writes; it is used again as soon as its device is back.
             imported.store().set_allocating(id, true);
@@ -45,7 +45,7 @@ impl Pool {
         imported
             .run_in_sync(async move |imported: Rc<ImportedPool>, _tx: Rc<Tx>| {
                 imported
-                    .tree
+                    .tree()
                     .update_config(guid, |vdev| vdev.offline = true);
                 imported.dirty_config();
                 Ok(())
@@ -61,7 +61,7 @@ impl Pool {
     pub async fn online(&self, leaf: u64) -> Result<bool, PoolError> {
         let imported = &self.0;
         imported.writable()?;
-        let health = imported.tree.bring_online(Guid(leaf)).await?;
+        let health = imported.tree().bring_online(Guid(leaf)).await?;
         let opened = matches!(health, Health::Online | Health::Degraded);
         imported
             .run_in_sync(async move |imported: Rc<ImportedPool>, _tx: Rc<Tx>| {
@@ -107,7 +107,7 @@ impl Pool {
         imported.check_rebuild(Guid(leaf), replace, sequential)?;
         imported.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
-        let spare = imported.auxiliaries.spares.at(&path);
+        let spare = imported.devices.auxiliaries.spares.at(&path);
         let how = match &spare {
             Some(spare) if replace => {
                 imported.check_spare(spare, target).await?;
@@ -138,8 +138,8 @@ impl Pool {
                 imported.check_rebuild(target, replace, sequential)?;
                 let old = imported.leaf_path(target);
                 let guid = match &distributed {
-                    Some(spare) => imported.tree.join_distributed(target, spare)?,
-                    None => imported.tree.join(target, &path, how, known).await?,
+                    Some(spare) => imported.tree().join_distributed(target, spare)?,
+                    None => imported.tree().join(target, &path, how, known).await?,
                 };
                 from_task.set(guid.0);
                 imported.initialize_joined_leaf(guid, &tx).await?;
@@ -184,7 +184,7 @@ impl Pool {
         self.0.writable()?;
         self.0.refuse_with_checkpoint()?;
         // A resilver of the leaf that is detached would be in vain.
-        if self.0.scan.is_resilvering() {
+        if self.0.activities.scan.is_resilvering() {
             self.0.stop_walk().await;
         }
         self.0.stop_rebuild_of(Guid(leaf)).await;
@@ -202,9 +202,9 @@ impl Pool {
     /// `ReadOnly`, `Suspended`.
     pub async fn reopen(&self) -> Result<usize, PoolError> {
         self.0.writable()?;
-        let back = self.0.tree.reopen().await;
+        let back = self.0.tree().reopen().await;
         // How large the devices are now, as `expandsize` says.
-        self.0.tree.measure().await;
+        self.0.tree().measure().await;
         self.0.check_spares().await;
         self.0.reopen_cache_devices().await;
         if back > 0 {
@@ -227,7 +227,7 @@ impl Pool {
         let imported = &self.0;
         imported.writable()?;
         imported.refuse_with_checkpoint()?;
-        let guid = guid.unwrap_or_else(|| imported.handle.random_u64().max(1));
+        let guid = guid.unwrap_or_else(|| imported.handle().random_u64().max(1));
         if guid == 0 {
             return Err(PoolError::Invalid("Invalid argument".into()));
         }
@@ -242,7 +242,7 @@ impl Pool {
                 imported
                     .config
                     .change_identity(|identity| identity.guid = guid);
-                imported.tree.update_root(|root| root.guid = Guid(guid));
+                imported.tree().update_root(|root| root.guid = Guid(guid));
                 imported.dirty_config();
                 let text = format!("old={old} new={guid}");
                 imported.log_internal("guid change", &text, &tx).await
@@ -265,7 +265,7 @@ impl ImportedPool {
     }
 
     pub(crate) fn leaf_path(&self, guid: Guid) -> String {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         leaves
             .into_iter()
             .find(|leaf| leaf.guid == guid)
@@ -284,19 +284,21 @@ impl ImportedPool {
         );
         // The labels of a spare are those of one that waits until this txg writes its own: it must not be lost sight of.
         if !self.is_active_spare(guid) {
-            self.tree.init_labels(guid).await?;
+            self.tree().init_labels(guid).await?;
         }
         let txg = tx.txg().0;
-        self.tree.update_config(guid, |vdev| vdev.create_txg = txg);
-        let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
+        self.tree()
+            .update_config(guid, |vdev| vdev.create_txg = txg);
+        let histogram = self.hierarchy().features().is_enabled("spacemap_histogram");
         let missing = TXG_INITIAL.0..txg + TXGS_UNDER_WAY;
         let created = self
+            .devices
             .dtls
-            .record_range(&self.mos, guid.0, missing, histogram, tx)
+            .record_range(self.mos(), guid.0, missing, histogram, tx)
             .await?;
         self.note_dtl(guid, created, histogram, tx).await?;
-        let missing = self.dtls.missing(guid.0);
-        self.tree.set_dtl(guid, &missing);
+        let missing = self.devices.dtls.missing(guid.0);
+        self.tree().set_dtl(guid, &missing);
         self.create_vdev_objects(tx).await?;
         self.dirty_config();
         Ok(())
@@ -308,7 +310,7 @@ impl ImportedPool {
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             let path = imported.leaf_path(guid);
             let promoted = imported.spare_to_promote(guid);
-            let removed = imported.tree.detach(guid)?;
+            let removed = imported.tree().detach(guid)?;
             let gone = NvList::new()
                 .with("vdev_guid", guid.0)
                 .with("vdev_state", 7_u64)
@@ -342,13 +344,13 @@ impl ImportedPool {
             tx.is_syncing(),
             "free leaf objects happens in syncing context"
         );
-        self.dtls.forget(leaf.guid.0);
+        self.devices.dtls.forget(leaf.guid.0);
         if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
-            let bonus = self.mos.object_info(ObjectId(object)).await?.bonus_len;
-            self.mos.free_object(ObjectId(object), tx).await?;
+            let bonus = self.mos().object_info(ObjectId(object)).await?.bonus_len;
+            self.mos().free_object(ObjectId(object), tx).await?;
             // The long header is what the feature counts.
             if bonus > 64 {
-                self.hierarchy
+                self.hierarchy()
                     .features()
                     .decr("spacemap_histogram", tx)
                     .await?;
@@ -356,8 +358,8 @@ impl ImportedPool {
         }
         if let Some(zap_object) = leaf.zap_leaf {
             let map = self.objects.get().vdev_zap_map;
-            zap::remove_int(&self.mos, map, zap_object, tx).await?;
-            self.mos.free_object(ObjectId(zap_object), tx).await?;
+            zap::remove_int(self.mos(), map, zap_object, tx).await?;
+            self.mos().free_object(ObjectId(zap_object), tx).await?;
         }
         Ok(())
     }
@@ -368,7 +370,7 @@ impl ImportedPool {
             // A checkpoint knows the devices as they are; they go when it has gone.
             return Ok(());
         }
-        for (old, _) in self.tree.replaced() {
+        for (old, _) in self.tree().replaced() {
             self.detach_leaf(old).await?;
         }
         self.return_spares().await
@@ -377,6 +379,6 @@ impl ImportedPool {
     /// Takes note of health that error counts changed. Syncing context.
     pub(crate) fn judge_devices(&self) {
         // Health of this kind lasts until the next import; nothing to store.
-        drop(self.tree.diagnose());
+        drop(self.tree().diagnose());
     }
 }

@@ -269,7 +269,7 @@ impl From<DmuError> for PoolError {
             DmuError::Suspended => Self::Suspended,
             DmuError::ReadOnly => Self::ReadOnly,
             DmuError::Stopped {
-                reason: crate::sync::SUSPENDED,
+                reason: crate::lifecycle::SUSPENDED,
             } => Self::Suspended,
             DmuError::Stopped { .. } => Self::Closed,
             other => Self::Object(other),

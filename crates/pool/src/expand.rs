@@ -20,7 +20,7 @@ impl Pool {
     /// `ReadOnly`, `Suspended`; device errors.
     pub async fn expand(&self) -> Result<usize, PoolError> {
         self.0.writable()?;
-        self.0.tree.measure().await;
+        self.0.tree().measure().await;
         self.0.grow().await
     }
 }
@@ -29,7 +29,7 @@ impl ImportedPool {
     /// As [`Pool::expand`], if the pool's property asks for it.
     pub(crate) async fn autoexpand(self: &Rc<Self>) -> Result<(), PoolError> {
         if self.has_autoexpand() {
-            self.tree.measure().await;
+            self.tree().measure().await;
             self.grow().await?;
         }
         Ok(())
@@ -50,25 +50,25 @@ impl ImportedPool {
 
     /// Lets every vdev have all that its devices are known to offer.
     async fn grow(self: &Rc<Self>) -> Result<usize, PoolError> {
-        if !self.tree.tops().iter().any(|top| self.may_grow(top)) {
+        if !self.tree().tops().iter().any(|top| self.may_grow(top)) {
             return Ok(0);
         }
         let grown = Rc::new(RefCell::new(Vec::new()));
         let from_task = grown.clone();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-            for top in imported.tree.tops() {
+            for top in imported.tree().tops() {
                 if !imported.may_grow(&top) {
                     continue;
                 }
-                let config = imported.tree.config();
+                let config = imported.tree().config();
                 if let Some(vdev) = config.tops.get(top.id as usize) {
                     for leaf in sync::leaves_of(vdev) {
-                        imported.tree.init_end_labels(leaf.guid).await?;
+                        imported.tree().init_end_labels(leaf.guid).await?;
                     }
                 }
-                let asize = imported.tree.expand(top.id)?;
+                let asize = imported.tree().expand(top.id)?;
                 imported
-                    .space
+                    .space()
                     .grow_vdev(top.id, asize >> top.metaslab_shift);
                 let text = format!("vdev {} has {asize} bytes", top.id);
                 imported.log_internal("vdev expand", &text, &tx).await?;
@@ -92,16 +92,16 @@ impl ImportedPool {
 
     /// Returns how many metaslabs the devices of a vdev offer beyond those it has.
     fn growth(&self, top: &vdev::TopInfo) -> u64 {
-        if self.removal.vdev() == Some(top.id) {
+        if self.activities.removal.vdev() == Some(top.id) {
             return 0;
         }
-        let possible = self.tree.asize_possible(top.id) >> top.metaslab_shift;
+        let possible = self.tree().asize_possible(top.id) >> top.metaslab_shift;
         possible.saturating_sub(top.metaslab_count)
     }
 
     /// Returns the bytes by which a top-level vdev could grow, whole metaslabs.
     pub(crate) fn expandable_bytes(&self, id: u32) -> u64 {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let top = tops.iter().find(|top| top.id == id);
         top.map_or(0, |top| self.growth(top) << top.metaslab_shift)
     }

@@ -6,7 +6,7 @@ use ondisk::NvList;
 
 use crate::config::{STATE_DESTROYED, STATE_EXPORTED};
 use crate::pool::{ImportedPool, Pool};
-use crate::{PoolError, sync};
+use crate::{PoolError, lifecycle};
 
 impl Pool {
     /// Makes everything durable, marks the pool as exported and closes its devices.
@@ -62,7 +62,7 @@ impl ImportedPool {
             self.stop_autotrim().await;
             self.scan_dirty();
             // Logs of datasets that are still open go with the last txgs, too.
-            self.hierarchy.retire_logs();
+            self.hierarchy().retire_logs();
             // First what was written so far, then the labels: the last txg is then short.
             self.clock().sync_all().await?;
             if let Some(state) = state {
@@ -88,11 +88,11 @@ impl ImportedPool {
 
     fn close(&self) {
         if self.lifecycle.close() {
-            self.clock().stop(sync::CLOSED);
-            self.tree.close();
+            self.clock().stop(lifecycle::CLOSED);
+            self.tree().close();
             self.lifecycle.notify();
             self.multihost.stop_heartbeats();
-            self.tree.events().wake();
+            self.tree().events().wake();
         }
     }
 }

@@ -96,7 +96,7 @@ pub async fn clear_labels(handle: &Handle, path: &Path) -> Result<(), PoolError>
 impl ImportedPool {
     /// Refuses a device that is part of this pool already.
     pub(crate) fn refuse_own(&self, path: &Path) -> Result<(), PoolError> {
-        let own = self.tree.leaves().into_iter();
+        let own = self.tree().leaves().into_iter();
         let used = own
             .filter(|leaf| leaf.health != Health::Offline && leaf.psize != 0)
             .any(|leaf| Path::new(&leaf.path) == path);
@@ -108,9 +108,9 @@ impl ImportedPool {
             });
         }
         let name = self.config.name();
-        let reason = if self.auxiliaries.spares.at(path).is_some() {
+        let reason = if self.devices.auxiliaries.spares.at(path).is_some() {
             format!("is reserved as a hot spare for pool {name}")
-        } else if self.auxiliaries.caches.at(path).is_some() {
+        } else if self.devices.auxiliaries.caches.at(path).is_some() {
             format!("is part of active pool '{name}'")
         } else {
             return Ok(());
@@ -125,7 +125,7 @@ impl ImportedPool {
     /// Refuses a device that is part of this pool, or holds something and is not forced.
     pub(crate) async fn check_free(&self, path: &Path, force: bool) -> Result<(), PoolError> {
         self.refuse_own(path)?;
-        let found = vdev::disk_use(&self.handle, path).await?;
+        let found = vdev::disk_use(self.handle(), path).await?;
         let path = path.to_owned();
         self.refuse_used(vec![Conflict { path, found }], force)
     }

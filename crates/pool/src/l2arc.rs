@@ -23,20 +23,21 @@ impl ImportedPool {
     /// Puts the cache devices that are there, and not in use yet, to use. `fresh`: what they hold is forgotten. Those that
     /// cannot be opened are shown as such; one that does not answer is waited for only so long.
     pub(crate) async fn open_cache_devices(self: &Rc<Self>, fresh: bool) {
-        for device in self.auxiliaries.caches.devices() {
+        for device in self.devices.auxiliaries.caches.devices() {
             if self.cache_device(device.config.guid.0).is_some() {
                 continue;
             }
             let imported = self.clone();
-            let opening = self.handle.spawn("opening a cache device", async move {
+            let opening = self.handle().spawn("opening a cache device", async move {
                 let used = imported.open_cache_device(&device, fresh).await.is_some();
                 imported
+                    .devices
                     .auxiliaries
                     .caches
                     .set_found(device.config.guid, used);
             });
             // A task of its own: it continues after the timeout.
-            runtime::timeout(&self.handle, OPEN_TIMEOUT, opening).await;
+            runtime::timeout(self.handle(), OPEN_TIMEOUT, opening).await;
         }
     }
 
@@ -47,17 +48,17 @@ impl ImportedPool {
         } else {
             OpenMode::ReadWrite
         };
-        let disk = vdev::open_disk(&self.handle, &path, mode).await.ok()?;
+        let disk = vdev::open_disk(self.handle(), &path, mode).await.ok()?;
         let guid = device.config.guid;
         let wanted = is_label_of(&disk, guid).await
             && !self.lifecycle.is_closed()
-            && self.auxiliaries.caches.find(guid).is_some();
+            && self.devices.auxiliaries.caches.find(guid).is_some();
         if !wanted {
             return None;
         }
         let size = disk.size_bytes() / LABEL_SIZE * LABEL_SIZE;
         let pool_guid = self.config.guid();
-        self.cache
+        self.cache()
             .add_device(CacheDevice {
                 guid: guid.0,
                 pool_guid,
@@ -73,9 +74,9 @@ impl ImportedPool {
 
     /// Reopens cache devices that failed or were missing.
     pub(crate) async fn reopen_cache_devices(self: &Rc<Self>) {
-        for device in self.cache.devices() {
+        for device in self.cache().devices() {
             if device.failed {
-                self.cache.remove_device(device.guid).await;
+                self.cache().remove_device(device.guid).await;
             }
         }
         self.open_cache_devices(false).await;
@@ -83,14 +84,14 @@ impl ImportedPool {
 
     /// Closes all cache devices; their contents stay for the next import.
     pub(crate) async fn close_cache_devices(&self) {
-        for device in self.cache.devices() {
-            self.cache.remove_device(device.guid).await;
+        for device in self.cache().devices() {
+            self.cache().remove_device(device.guid).await;
         }
     }
 
     /// Returns what the cache says of a device.
     pub(crate) fn cache_device(&self, guid: u64) -> Option<CacheDeviceStats> {
-        let devices = self.cache.devices();
+        let devices = self.cache().devices();
         devices.into_iter().find(|device| device.guid == guid)
     }
 

@@ -11,6 +11,19 @@ use std::cell::RefCell;
 
 use runtime::sync::Event;
 
+/// Values of the property `failmode`.
+// OpenZFS: include/sys/fs/zfs.h, zio_failure_mode
+pub(crate) const FAILMODE_WAIT: u64 = 0;
+/// See [`FAILMODE_WAIT`].
+pub(crate) const FAILMODE_CONTINUE: u64 = 1;
+/// See [`FAILMODE_WAIT`].
+pub(crate) const FAILMODE_PANIC: u64 = 2;
+
+/// Reason that waiters get when the pool is suspended.
+pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
+/// Reason that waiters get when the pool was closed.
+pub(crate) const CLOSED: &str = "the pool is no longer imported";
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LifecycleState {

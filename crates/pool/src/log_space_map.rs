@@ -20,7 +20,7 @@ use ondisk::bytes::index;
 use vdev::{TopInfo, TreeConfig};
 
 use crate::PoolError;
-use crate::pool::DIRECTORY;
+use crate::objects::DIRECTORY;
 use crate::ranges::{Overlap, RangeSet};
 use crate::space_map::{self, MapType};
 

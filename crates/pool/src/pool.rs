@@ -18,31 +18,25 @@ use crate::autotrim::AutotrimState;
 use crate::auxiliary::Auxiliaries;
 use crate::checkpoint::CheckpointState;
 use crate::config::{self, Identity, PoolConfig};
+use crate::dtl::Dtls;
 use crate::error_log::ErrorLogs;
 use crate::events::EventLog;
 use crate::hot_spares::HotSpares;
 use crate::hotplug::Hotplug;
-use crate::import::OpenedMos;
 use crate::initialize_trim::LeafActivities;
 use crate::lifecycle::Lifecycle;
 use crate::multihost::MultihostState;
-use crate::properties::set::StoredProperties;
+use crate::objects::{DIRECTORY, PoolObjects};
+use crate::properties::stored::StoredProperties;
 use crate::rebuild::Rebuilds;
 use crate::removal::Removals;
 use crate::rewind::Rewound;
 use crate::scan::ScanState;
-use crate::space::{Dtls, SpaceMaps};
+use crate::space::SpaceMaps;
 use crate::spec::{HostIdentity, Tuning};
 use crate::status::HistoryRecord;
 use crate::sync::SyncLoop;
 use crate::{PoolError, history};
-
-/// Object number of the meta-objset's directory.
-pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
-
-/// Key in a top-level vdev's ZAP: which blocks the vdev is for, as a word with its NUL.
-// OpenZFS: include/sys/fs/zfs.h, VDEV_TOP_ZAP_ALLOCATION_BIAS
-pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 
 /// An imported pool.  Clones are handles to the same one.
 ///
@@ -50,15 +44,6 @@ pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// [`Pool::export`] leaves the pool as a crash would: consistent at its last synced txg.
 #[derive(Clone)]
 pub struct Pool(pub(crate) Rc<ImportedPool>);
-
-/// Objects of the meta-objset that belong to the pool as a whole; 0 where there is none.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PoolObjects {
-    pub(crate) config: ObjectId,
-    pub(crate) history: ObjectId,
-    pub(crate) vdev_zap_map: ObjectId,
-    pub(crate) properties: ObjectId,
-}
 
 /// How a pool was opened: facts that hold until it is closed.
 pub(crate) struct ImportSession {
@@ -75,35 +60,73 @@ pub(crate) struct ImportSession {
     pub(crate) opened: runtime::Instant,
 }
 
-/// An imported pool: handles of the layers below, and the parts that own its state.
-pub(crate) struct ImportedPool {
-    pub(crate) handle: Handle,
-    pub(crate) tree: Tree,
-    pub(crate) services: Services,
-    pub(crate) cache: Cache,
-    pub(crate) store: BlockStore,
-    pub(crate) mos: Objset,
-    pub(crate) hierarchy: Hierarchy,
-    pub(crate) space: Rc<SpaceMaps>,
-    pub(crate) session: ImportSession,
-    pub(crate) config: PoolConfig,
-    pub(crate) objects: Cell<PoolObjects>,
-    pub(crate) properties: StoredProperties,
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) sync: SyncLoop,
+/// Handles of the layers below, of one pool.
+struct Layers {
+    handle: Handle,
+    tree: Tree,
+    services: Services,
+    cache: Cache,
+    store: BlockStore,
+    mos: Objset,
+    hierarchy: Hierarchy,
+    space: Rc<SpaceMaps>,
+}
+
+/// What is known of devices beside the tree: what they missed, and those that stand by.
+#[derive(Default)]
+pub(crate) struct Devices {
     pub(crate) dtls: Dtls,
     pub(crate) auxiliaries: Auxiliaries,
     pub(crate) hot_spares: HotSpares,
+}
+
+/// What a pool does on its own, beside the sync loop: each part is the state of one activity.
+pub(crate) struct Activities {
     pub(crate) hotplug: Hotplug,
     pub(crate) scan: ScanState,
-    pub(crate) error_logs: ErrorLogs,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) leaf_activities: LeafActivities,
     pub(crate) removal: Removals,
     pub(crate) rebuild: Rebuilds,
     pub(crate) autotrim: AutotrimState,
+}
+
+impl Activities {
+    fn new(handle: &Handle, tuning: &Tuning) -> Self {
+        Self {
+            hotplug: Hotplug::new(handle.now()),
+            scan: ScanState::default(),
+            checkpoint: CheckpointState::default(),
+            leaf_activities: LeafActivities::default(),
+            removal: Removals::new(tuning.removal.clone()),
+            rebuild: Rebuilds::new(tuning.rebuild.clone()),
+            autotrim: AutotrimState::default(),
+        }
+    }
+}
+
+/// An imported pool: handles of the layers below, and the parts that own its state.
+pub(crate) struct ImportedPool {
+    layers: Layers,
+    pub(crate) session: ImportSession,
+    pub(crate) config: PoolConfig,
+    pub(crate) objects: Cell<PoolObjects>,
+    pub(crate) properties: StoredProperties,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) sync: SyncLoop<Self>,
+    pub(crate) devices: Devices,
+    pub(crate) activities: Activities,
+    pub(crate) error_logs: ErrorLogs,
     pub(crate) multihost: MultihostState,
     pub(crate) events: EventLog,
+}
+
+/// A tree with its block store and meta-objset.
+pub(crate) struct OpenedMos {
+    pub(crate) services: Services,
+    pub(crate) cache: Cache,
+    pub(crate) store: BlockStore,
+    pub(crate) mos: Objset,
 }
 
 /// What [`ImportedPool::new`] needs: the opened layers, and what was read from the pool or is to be written to it.
@@ -136,7 +159,7 @@ impl ImportedPool {
         } = parts.opened;
         let (handle, features) = (parts.handle, parts.hierarchy.features());
         let config = PoolConfig::new(parts.identity, parts.name, parts.label_state, features);
-        Self {
+        let layers = Layers {
             handle: handle.clone(),
             tree: parts.tree,
             services,
@@ -145,23 +168,18 @@ impl ImportedPool {
             mos,
             hierarchy: parts.hierarchy,
             space: parts.space,
+        };
+        Self {
+            layers,
             session: parts.session,
             config,
             objects: Cell::new(parts.objects),
             properties: StoredProperties::default(),
             lifecycle: Lifecycle::default(),
             sync: SyncLoop::new(parts.uberblock),
-            dtls: Dtls::default(),
-            auxiliaries: Auxiliaries::default(),
-            hot_spares: HotSpares::default(),
-            hotplug: Hotplug::new(handle.now()),
-            scan: ScanState::default(),
+            devices: Devices::default(),
+            activities: Activities::new(handle, parts.tuning),
             error_logs: ErrorLogs::default(),
-            checkpoint: CheckpointState::default(),
-            leaf_activities: LeafActivities::default(),
-            removal: Removals::new(parts.tuning.removal.clone()),
-            rebuild: Rebuilds::new(parts.tuning.rebuild.clone()),
-            autotrim: AutotrimState::default(),
             multihost: MultihostState::new(parts.tuning.multihost.clone()),
             events: parts.events,
         }
@@ -193,40 +211,46 @@ impl Pool {
         self.0.session.readonly
     }
 
+    /// Returns what the import gave up, if it went back.
+    #[must_use]
+    pub fn rewound(&self) -> Option<Rewound> {
+        self.0.session.rewound
+    }
+
     /// Returns the datasets.
     #[must_use]
     pub fn hierarchy(&self) -> &Hierarchy {
-        &self.0.hierarchy
+        self.0.hierarchy()
     }
 
     /// Returns the clock of transaction groups.
     #[must_use]
     pub fn clock(&self) -> &TxgClock {
-        &self.0.services.clock
+        &self.0.services().clock
     }
 
     /// Returns the meta-objset.
     #[must_use]
     pub fn mos(&self) -> &Objset {
-        &self.0.mos
+        self.0.mos()
     }
 
     /// Returns the block store.
     #[must_use]
     pub fn store(&self) -> &BlockStore {
-        &self.0.store
+        self.0.store()
     }
 
     /// Returns the block cache.
     #[must_use]
     pub fn cache(&self) -> &Cache {
-        &self.0.cache
+        self.0.cache()
     }
 
     /// Returns the device tree.
     #[must_use]
     pub fn tree(&self) -> &Tree {
-        &self.0.tree
+        self.0.tree()
     }
 
     /// Makes everything changed so far durable (`zpool sync`).
@@ -235,9 +259,9 @@ impl Pool {
     /// `Suspended` or `Closed` when that cannot happen any more.
     pub async fn sync(&self) -> Result<Txg, PoolError> {
         if self.0.session.readonly {
-            return Ok(self.0.services.clock.last_synced());
+            return Ok(self.0.services().clock.last_synced());
         }
-        let txg = self.0.services.clock.open_txg();
+        let txg = self.0.services().clock.open_txg();
         self.wait_synced(txg).await?;
         Ok(txg)
     }
@@ -247,7 +271,7 @@ impl Pool {
     /// # Errors
     /// `Suspended` or `Closed` when that cannot happen any more.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
-        Ok(self.0.services.clock.wait_synced(txg).await?)
+        Ok(self.0.services().clock.wait_synced(txg).await?)
     }
 
     /// Returns the history, oldest record first.
@@ -262,7 +286,7 @@ impl Pool {
         if !self.0.session.readonly && !self.0.lifecycle.is_suspended() {
             self.sync().await?;
         }
-        history::list(&self.0.mos, object).await
+        history::list(self.0.mos(), object).await
     }
 
     /// Records a command line in the history.  It is written with the next transaction group.
@@ -277,17 +301,45 @@ impl Pool {
 }
 
 impl ImportedPool {
-    pub(crate) fn store(&self) -> &BlockStore {
-        &self.store
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.layers.handle
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.layers.tree
+    }
+
+    pub(crate) fn services(&self) -> &Services {
+        &self.layers.services
     }
 
     pub(crate) fn clock(&self) -> &TxgClock {
-        &self.services.clock
+        &self.layers.services.clock
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.layers.cache
+    }
+
+    pub(crate) fn store(&self) -> &BlockStore {
+        &self.layers.store
+    }
+
+    pub(crate) fn mos(&self) -> &Objset {
+        &self.layers.mos
+    }
+
+    pub(crate) fn hierarchy(&self) -> &Hierarchy {
+        &self.layers.hierarchy
+    }
+
+    pub(crate) fn space(&self) -> &Rc<SpaceMaps> {
+        &self.layers.space
     }
 
     /// Seconds since 1970.
     pub(crate) fn unix_time(&self) -> u64 {
-        unix_time(&self.handle)
+        unix_time(self.handle())
     }
 
     pub(crate) fn set_objects(&self, change: impl FnOnce(&mut PoolObjects)) {
@@ -305,17 +357,17 @@ impl ImportedPool {
     pub(crate) fn has_own_work(&self) -> bool {
         self.sync.has_tasks()
             || self.config.is_dirty()
-            || self.dtls.has_unrecorded()
-            || self.scan.is_dirty()
+            || self.devices.dtls.has_unrecorded()
+            || self.activities.scan.is_dirty()
             || self.error_logs.is_dirty()
-            || self.removal.has_work()
-            || self.auxiliaries.is_dirty()
+            || self.activities.removal.has_work()
+            || self.devices.auxiliaries.is_dirty()
             || self.store().has_damaged()
     }
 
     /// Returns the guids of the features the labels must name.
     pub(crate) fn label_features(&self) -> Vec<String> {
-        config::features_in_labels(self.hierarchy.features())
+        config::features_in_labels(self.hierarchy().features())
     }
 
     /// Appends a record, creating the history object in pools that have none.
@@ -328,12 +380,12 @@ impl ImportedPool {
         let mut object = self.objects.get().history;
         if object.0 == 0 {
             let bytes = self.store().space().deflated_size;
-            object = history::create(&self.mos, bytes, tx).await?;
-            zap::add_u64(&self.mos, DIRECTORY, "history", object.0, tx).await?;
+            object = history::create(self.mos(), bytes, tx).await?;
+            zap::add_u64(self.mos(), DIRECTORY, "history", object.0, tx).await?;
             self.set_objects(|objects| objects.history = object);
         }
         self.notify_history(record);
-        history::append(&self.mos, object, record, tx).await
+        history::append(self.mos(), object, record, tx).await
     }
 
     /// Records an internal event (`zpool history -i`) in syncing context.
@@ -384,7 +436,7 @@ impl ImportedPool {
             &self.config.identity(),
             self.config.label_state(),
             tx.txg().0,
-            &self.tree.config(),
+            &self.tree().config(),
             &self.label_features(),
         );
         let object = self.objects.get().config;
@@ -411,13 +463,13 @@ impl ImportedPool {
             let spec = dmu::AllocSpec::new(ondisk::ObjectType::PACKED_NVLIST)
                 .block_size(u32::try_from(BLOCK_SIZE).expect("16 KiB"))
                 .bonus(ondisk::ObjectType::PACKED_NVLIST_SIZE, 8);
-            object = self.mos.allocate(spec, tx).await?;
-            zap::add_u64(&self.mos, DIRECTORY, key, object.0, tx).await?;
+            object = self.mos().allocate(spec, tx).await?;
+            zap::add_u64(self.mos(), DIRECTORY, key, object.0, tx).await?;
         }
         packed.resize(packed.len().next_multiple_of(BLOCK_SIZE), 0);
-        self.mos.write(object, 0, &packed, tx).await?;
+        self.mos().write(object, 0, &packed, tx).await?;
         let kind = ondisk::ObjectType::PACKED_NVLIST_SIZE;
-        self.mos
+        self.mos()
             .set_bonus(object, kind, &len.to_le_bytes(), tx)
             .await?;
         Ok(object)

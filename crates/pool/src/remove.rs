@@ -42,7 +42,7 @@ impl Pool {
                 return imported.remove_auxiliary(kind, guid).await;
             }
         }
-        let tops = imported.tree.config().tops;
+        let tops = imported.tree().config().tops;
         let Some(top) = tops.iter().find(|top| top.guid == guid) else {
             let known = imported.leaves_below(guid.0).is_ok();
             return Err(if known {
@@ -87,7 +87,7 @@ impl ImportedPool {
         .await?;
         let gone = NvList::new().with("vdev_guid", guid.0);
         self.notify("vdev_remove_aux", None, gone);
-        self.cache.remove_device(guid.0).await;
+        self.cache().remove_device(guid.0).await;
         self.unlabel_auxiliary(&device).await;
         Ok(())
     }
@@ -98,10 +98,10 @@ impl ImportedPool {
         let disks = Rc::new(RefCell::new(Vec::new()));
         let kept = disks.clone();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-            let (top, disks) = imported.tree.remove_top(id)?;
+            let (top, disks) = imported.tree().remove_top(id)?;
             kept.replace(disks);
             imported.store().remove_vdev(id);
-            let long_headers = imported.space.remove_vdev(id, &tx).await?;
+            let long_headers = imported.space().remove_vdev(id, &tx).await?;
             imported.free_top_objects(long_headers, &top, &tx).await?;
             imported.dirty_config();
             let text = format!(
@@ -137,9 +137,9 @@ impl ImportedPool {
             if space.allocated == 0 && space.deferred == 0 {
                 return Ok(());
             }
-            self.hierarchy.retire_logs();
+            self.hierarchy().retire_logs();
             if attempt > 4 {
-                self.handle.sleep(RETIRE_PAUSE).await;
+                self.handle().sleep(RETIRE_PAUSE).await;
             }
             let txg = self.clock().open_txg();
             self.clock().kick();
@@ -161,7 +161,7 @@ impl ImportedPool {
             "free top objects happens in syncing context"
         );
         for _ in 0..long_headers {
-            self.hierarchy
+            self.hierarchy()
                 .features()
                 .decr("spacemap_histogram", tx)
                 .await?;
@@ -172,8 +172,8 @@ impl ImportedPool {
         }
         if let Some(object) = top.zap_top {
             let map = self.objects.get().vdev_zap_map;
-            zap::remove_int(&self.mos, map, object, tx).await?;
-            self.mos.free_object(ObjectId(object), tx).await?;
+            zap::remove_int(self.mos(), map, object, tx).await?;
+            self.mos().free_object(ObjectId(object), tx).await?;
         }
         Ok(())
     }

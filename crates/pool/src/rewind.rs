@@ -5,13 +5,10 @@
 //! only when all their metadata can be read.
 // OpenZFS: module/zfs/spa.c, spa_load_best and spa_load_verify (ranges)
 
-use dmu::{Traversal, TraverseOptions};
-use ondisk::{Txg, Uberblock};
+use ondisk::Uberblock;
 use vdev::Tree;
 
 use crate::PoolError;
-use crate::pool::{ImportedPool, Pool};
-use crate::scan::all_datasets;
 
 /// Txgs whose frees are not used again yet.
 // OpenZFS: include/sys/txg.h, TXG_DEFER_SIZE
@@ -92,53 +89,9 @@ pub(crate) fn rewound(chosen: &Uberblock, newest: &Uberblock) -> Option<Rewound>
     })
 }
 
-impl Pool {
-    /// Returns what the import gave up, if it went back.
-    #[must_use]
-    pub fn rewound(&self) -> Option<Rewound> {
-        self.0.session.rewound
-    }
-}
-
-impl ImportedPool {
-    /// Reads the metadata of all txgs after `min_birth`.
-    ///
-    /// # Errors
-    /// `Corrupt`, when some of it has no copy that is right.
-    pub(crate) async fn verify_metadata(&self, min_birth: Txg) -> Result<(), PoolError> {
-        let mut roots = vec![(0, self.mos.root())];
-        for (object, phys) in all_datasets(&self.mos).await? {
-            roots.push((object, phys.bp));
-        }
-        for (objset, root) in roots {
-            if root.is_hole() {
-                continue;
-            }
-            let options = TraverseOptions {
-                objset_id: objset,
-                min_birth,
-                skip_errors: true,
-                ..TraverseOptions::default()
-            };
-            let mut traversal = Traversal::new(&self.services, root, options);
-            while let Some(item) = traversal.next().await? {
-                if let Some(error) = item.error
-                    && !crate::scan::is_unreadable_by_design(&error)
-                {
-                    let object = item.object.0;
-                    return Err(PoolError::Corrupt(format!(
-                        "metadata of object {object} of objset {objset} is damaged: {error}"
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use ondisk::BlockPointer;
+    use ondisk::{BlockPointer, Txg};
 
     use super::*;
 

@@ -20,7 +20,8 @@ use vdev::{Health, OpenMode, Tree, TreeConfig, VdevConfig, VdevKind};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::discover::Candidate;
-use crate::import;
+use crate::import::assemble::assemble;
+use crate::import::open;
 use crate::pool::{ImportedPool, Pool};
 use crate::spec::{ImportPolicy, SplitSpec};
 use crate::status::{PoolState, StatusReason, VdevStatus};
@@ -88,7 +89,7 @@ impl Pool {
 impl ImportedPool {
     /// Chooses the halves: those named, and the last of every mirror of which none is.
     fn split_plan(&self, devices: &[u64]) -> Result<SplitPlan, PoolError> {
-        let config = self.tree.config();
+        let config = self.tree().config();
         let invalid = |text: &str| Err(PoolError::Invalid(text.into()));
         let mut split_plan = SplitPlan {
             tree: TreeConfig {
@@ -164,7 +165,7 @@ impl ImportedPool {
         if let Err(error) = made {
             // The halves are brought back online and resilvered.
             for guid in &guids {
-                drop(self.tree.bring_online(*guid).await);
+                drop(self.tree().bring_online(*guid).await);
             }
             drop(self.resilver_if_needed().await);
             return Err(error);
@@ -172,7 +173,7 @@ impl ImportedPool {
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             for guid in guids {
                 let path = imported.leaf_path(guid);
-                let removed = imported.tree.detach(guid)?;
+                let removed = imported.tree().detach(guid)?;
                 imported.free_leaf_objects(&removed, &tx).await?;
                 let text = format!("vdev={path}");
                 imported.log_internal("detach", &text, &tx).await?;
@@ -185,17 +186,20 @@ impl ImportedPool {
 
     /// Takes all halves out of service between two txgs, so that all hold the same one.
     async fn offline_halves(&self, halves: &[Guid]) -> Result<(), PoolError> {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         for guid in halves {
             let whole = leaves
                 .iter()
                 .any(|leaf| leaf.guid == *guid && leaf.health == Health::Online);
-            if !whole || !self.dtls.missing(guid.0).is_empty() || self.tree.is_required(*guid) {
+            if !whole
+                || !self.devices.dtls.missing(guid.0).is_empty()
+                || self.tree().is_required(*guid)
+            {
                 return Err(PoolError::NoReplicas);
             }
         }
         for guid in halves {
-            self.tree.take_offline(*guid).await?;
+            self.tree().take_offline(*guid).await?;
         }
         Ok(())
     }
@@ -209,17 +213,17 @@ impl ImportedPool {
         // OpenedMos under the guid that is on the labels still; the first txg of the new pool writes its own.
         let mut config = split_plan.tree.clone();
         config.guid = Guid(self.config.guid());
-        let guid = self.handle.random_u64().max(1);
+        let guid = self.handle().random_u64().max(1);
         let policy = ImportPolicy {
             host: self.session.host.clone(),
             new_name: Some(spec.name.clone()),
             ..ImportPolicy::default()
         };
         let devices = policy.tuning.devices.clone();
-        let tree = Tree::open(&self.handle, &config, OpenMode::ReadWrite, devices, false).await?;
-        let uberblock = import::newest(&tree).await?;
-        let opened = import::open_mos(
-            &self.handle,
+        let tree = Tree::open(self.handle(), &config, OpenMode::ReadWrite, devices, false).await?;
+        let uberblock = open::newest(&tree).await?;
+        let opened = open::open_mos(
+            self.handle(),
             &tree,
             &uberblock,
             uberblock.txg,
@@ -229,9 +233,9 @@ impl ImportedPool {
         .await?;
         removal::load_mappings(&opened.mos, &tree).await?;
         let candidate = candidate(&spec.name, &config, uberblock.txg.0);
-        let list = import::read_config(&opened.mos).await?;
-        let pool = import::assemble(
-            &self.handle,
+        let list = open::read_config(&opened.mos).await?;
+        let pool = assemble(
+            self.handle(),
             tree,
             opened,
             &uberblock,
@@ -244,11 +248,11 @@ impl ImportedPool {
         pool.0
             .config
             .change_identity(|identity| identity.guid = guid);
-        pool.0.tree.update_root(|root| root.guid = Guid(guid));
+        pool.0.tree().update_root(|root| root.guid = Guid(guid));
         let claimed = match pool.0.load(&policy, &BTreeMap::new()).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                pool.0.tree.close();
+                pool.0.tree().close();
                 return Err(error);
             }
         };
@@ -297,7 +301,7 @@ impl ImportedPool {
         for log in logs {
             let count = log.asize >> log.metaslab_shift;
             let array = ObjectId(log.metaslab_array);
-            let long_headers = self.space.free_maps(array, count, tx).await?;
+            let long_headers = self.space().free_maps(array, count, tx).await?;
             self.free_top_objects(long_headers, log, tx).await?;
         }
         for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {

@@ -1,6 +1,6 @@
 //! Reading pool properties: native ones, features, those of the user.
 
-use super::set::StoredValue;
+use super::stored::StoredValue;
 use super::{PROPERTIES, PoolProperty, PropertyEntry, PropertyKind, PropertySource, PropertyValue};
 use crate::PoolError;
 use crate::features::listed_features;
@@ -19,7 +19,7 @@ impl Pool {
         for info in PROPERTIES {
             entries.push(self.0.property(info.property, &status).await?);
         }
-        let features = self.0.hierarchy.features();
+        let features = self.0.hierarchy().features();
         for feature in listed_features() {
             let value = match features.refcount(feature.name) {
                 None => "disabled",
@@ -121,16 +121,16 @@ impl ImportedPool {
                 Option::None => (Absent, Default),
             },
             PoolProperty::Dedupratio => {
-                let tables = self.space.dedup();
+                let tables = self.space().dedup();
                 (Number(tables.map_or(100, |t| t.ratio_percent())), None)
             }
-            PoolProperty::DedupTableSize => match self.space.dedup() {
+            PoolProperty::DedupTableSize => match self.space().dedup() {
                 Some(tables) => (Number(tables.table_bytes().await?), None),
                 Option::None => (Number(0), None),
             },
             // OpenZFS: module/zfs/brt.c, brt_get_ratio
             PoolProperty::Bcloneused | PoolProperty::Bclonesaved | PoolProperty::Bcloneratio => {
-                let tables = self.space.clones();
+                let tables = self.space().clones();
                 let (used, saved) = tables.map_or((0, 0), |t| (t.used_bytes(), t.saved_bytes()));
                 let both = used.saturating_add(saved);
                 let number = match property {
@@ -165,12 +165,14 @@ impl ImportedPool {
                 Some(kept) if kept.bytes > 0 => (Number(kept.bytes), None),
                 _ => (Absent, None),
             },
-            PoolProperty::Freeing => (Number(self.hierarchy.freeing_bytes()), None),
+            PoolProperty::Freeing => (Number(self.hierarchy().freeing_bytes()), None),
             PoolProperty::Fragmentation => {
                 (root.fragmentation_percent.map_or(Absent, Number), None)
             }
             PoolProperty::Leaked => (Number(0), None),
-            PoolProperty::LastScrubbedTxg => (Number(self.scan.last_scrubbed_txg()), None),
+            PoolProperty::LastScrubbedTxg => {
+                (Number(self.activities.scan.last_scrubbed_txg()), None)
+            }
             PoolProperty::DedupTableQuota => match stored {
                 Some(StoredValue::Number(0)) => (words("none"), Local),
                 Some(StoredValue::Number(quota)) if quota != u64::MAX => (Number(quota), Local),
@@ -214,7 +216,7 @@ impl ImportedPool {
             kinds: dsl::property::Kinds::FILESYSTEM,
         };
         let pool = self.config.name().to_owned();
-        let found = self.hierarchy.list(&pool, spec).await.unwrap_or_default();
+        let found = self.hierarchy().list(&pool, spec).await.unwrap_or_default();
         found
             .into_iter()
             .find(|info| info.object.0 == object)

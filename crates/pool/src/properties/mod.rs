@@ -4,6 +4,7 @@
 
 pub(crate) mod get;
 pub(crate) mod set;
+pub(crate) mod stored;
 
 use crate::PoolError;
 

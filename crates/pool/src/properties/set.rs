@@ -1,7 +1,6 @@
 //! Setting pool properties: checking a value, and storing it in syncing context.
 // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_valid_proplist (texts); module/zfs/spa.c, spa_sync_props
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -11,52 +10,12 @@ use ondisk::feature::Feature;
 
 use crate::PoolError;
 use crate::features::{Support, support};
-use crate::pool::{DIRECTORY, ImportedPool, Pool};
+use crate::objects::DIRECTORY;
+use crate::pool::{ImportedPool, Pool};
+use crate::properties::stored::StoredValue;
 use crate::properties::{PoolProperty, PropertyKind, parse_index};
 
 const COMMENT_MAX: usize = 32;
-
-/// A stored pool property.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StoredValue {
-    Number(u64),
-    Text(String),
-}
-
-/// The properties in the `pool_props` ZAP, in memory.
-#[derive(Default)]
-pub(crate) struct StoredProperties(RefCell<BTreeMap<String, StoredValue>>);
-
-impl StoredProperties {
-    /// Returns a property; `None` when it is not stored.
-    pub(crate) fn get(&self, name: &str) -> Option<StoredValue> {
-        self.0.borrow().get(name).cloned()
-    }
-
-    /// Returns a property that is a number.
-    pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        match self.0.borrow().get(name) {
-            Some(StoredValue::Number(number)) => Some(*number),
-            _ => None,
-        }
-    }
-
-    /// Whether a property with the values `off` and `on` is on.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.number(name) == Some(1)
-    }
-
-    /// Returns the user properties.
-    pub(crate) fn user(&self) -> Vec<(String, String)> {
-        let values = self.0.borrow();
-        let user = values.iter().filter(|(name, _)| name.contains(':'));
-        user.filter_map(|(name, value)| match value {
-            StoredValue::Text(text) => Some((name.clone(), text.clone())),
-            StoredValue::Number(_) => None,
-        })
-        .collect()
-    }
-}
 
 /// A checked setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,7 +187,7 @@ impl Pool {
             } => {
                 let known = Feature::by_name(feature).expect("parse looked it up");
                 if support(known) != Support::Full
-                    && !self.0.hierarchy.features().is_enabled(feature)
+                    && !self.0.hierarchy().features().is_enabled(feature)
                 {
                     return Err(PoolError::Invalid(format!(
                         "feature '{feature}' is not supported by this software yet"
@@ -279,7 +238,7 @@ impl ImportedPool {
             PropertyChange::Remove(key) => {
                 let object = self.objects.get().properties;
                 if object.0 != 0 && self.properties.0.borrow().contains_key(&key) {
-                    zap::remove(&self.mos, object, &key, tx).await?;
+                    zap::remove(self.mos(), object, &key, tx).await?;
                     self.properties.0.borrow_mut().remove(&key);
                 }
                 Ok(())
@@ -305,12 +264,12 @@ impl ImportedPool {
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
             PropertyChange::Bootfs(Some(dataset)) => {
-                let object = self.hierarchy.info(&dataset).await?.object;
+                let object = self.hierarchy().info(&dataset).await?.object;
                 let stored = StoredValue::Number(object.0);
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
             PropertyChange::Feature { name, .. } => {
-                self.hierarchy.enable_feature(&name, tx).await?;
+                self.hierarchy().enable_feature(&name, tx).await?;
                 Ok(())
             }
         }
@@ -323,7 +282,7 @@ impl ImportedPool {
             return Ok(());
         }
         let mut properties = BTreeMap::new();
-        for entry in zap::entries(&self.mos, object).await? {
+        for entry in zap::entries(self.mos(), object).await? {
             let Ok(name) = String::from_utf8(entry.name) else {
                 continue;
             };
@@ -357,8 +316,8 @@ pub(crate) async fn store_all(
     let mut object = imported.objects.get().properties;
     if object.0 == 0 {
         let spec = zap::ZapSpec::new(ObjectType::POOL_PROPS);
-        object = zap::create(&imported.mos, &spec, tx).await?;
-        zap::add_u64(&imported.mos, DIRECTORY, "pool_props", object.0, tx).await?;
+        object = zap::create(imported.mos(), &spec, tx).await?;
+        zap::add_u64(imported.mos(), DIRECTORY, "pool_props", object.0, tx).await?;
         imported.set_objects(|objects| objects.properties = object);
     }
     for (key, value) in stored {
@@ -370,7 +329,7 @@ pub(crate) async fn store_all(
                 zap::ZapValue::U8(bytes)
             }
         };
-        zap::update(&imported.mos, object, key, &encoded, tx).await?;
+        zap::update(imported.mos(), object, key, &encoded, tx).await?;
         imported
             .properties
             .0

@@ -14,6 +14,7 @@ use dmu::Tx;
 use ondisk::{NvList, Txg};
 use vdev::{CopyFailure, Location, MappingEntry, VdevError, labels};
 
+use super::state::CopiedInTxg;
 use super::table::CopiedRun;
 use super::{Evacuation, none_active};
 use crate::PoolError;
@@ -29,15 +30,6 @@ const _: () = assert!(BATCH_RUNS <= PENDING_RUNS && WINDOW_BYTES > 0);
 /// How often a paused evacuation looks whether it may go on.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What one txg has copied.
-#[derive(Default)]
-pub(super) struct CopiedInTxg {
-    /// In order.
-    copied: Vec<MappingEntry>,
-    /// Places that were found and are not needed.
-    unused: Vec<(u32, Range<u64>)>,
-}
-
 /// Allocated ranges close to each other: they are copied together if there is room.
 type Segment = Vec<Range<u64>>;
 
@@ -50,7 +42,7 @@ enum EvacuationStep {
 impl ImportedPool {
     /// Goes on with an evacuation that is under way.
     pub(crate) fn evacuate_in_background(self: &Rc<Self>) {
-        let Some(evacuation) = self.removal.evacuation() else {
+        let Some(evacuation) = self.activities.removal.evacuation() else {
             return;
         };
         if self.session.readonly {
@@ -58,22 +50,22 @@ impl ImportedPool {
         }
         evacuation.stopped.set(false);
         let weak = Rc::downgrade(self);
-        let task = self.handle.spawn("an evacuation", run(weak, evacuation));
-        self.removal.task.replace(Some(task));
+        let task = self.handle().spawn("an evacuation", run(weak, evacuation));
+        self.activities.removal.task.replace(Some(task));
     }
 
     /// Ends the work on an evacuation before the pool is left; the next import goes on with it.
     pub(crate) async fn stop_removal(&self) {
-        self.removal.closing.set(true);
+        self.activities.removal.closing.set(true);
         self.stop_evacuation().await;
     }
 
     /// Stops the worker, and waits until it has.
     pub(super) async fn stop_evacuation(&self) {
-        if let Some(evacuation) = self.removal.evacuation() {
+        if let Some(evacuation) = self.activities.removal.evacuation() {
             evacuation.stopped.set(true);
         }
-        let task = self.removal.task.borrow_mut().take();
+        let task = self.activities.removal.task.borrow_mut().take();
         if let Some(task) = task {
             task.await;
         }
@@ -81,7 +73,7 @@ impl ImportedPool {
 
     /// Gives an evacuation up whose worker has stopped.
     pub(super) async fn cancel_stopped_evacuation(self: &Rc<Self>) -> Result<(), PoolError> {
-        let Some(evacuation) = self.removal.evacuation() else {
+        let Some(evacuation) = self.activities.removal.evacuation() else {
             return Err(none_active());
         };
         // What was copied is part of the table first.
@@ -100,7 +92,7 @@ impl ImportedPool {
     /// copied.
     pub(crate) async fn sync_removal(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "sync removal happens in syncing context");
-        let Some(evacuation) = self.removal.evacuation() else {
+        let Some(evacuation) = self.activities.removal.evacuation() else {
             return Ok(());
         };
         let pending = evacuation.pending.borrow_mut().remove(&txg);
@@ -137,19 +129,22 @@ impl ImportedPool {
             return Ok(());
         }
         let mut table = evacuation.table.get();
-        table.append(&self.mos, &entries, tx).await?;
+        table.append(self.mos(), &entries, tx).await?;
         evacuation.table.set(table);
         let runs: Vec<MappingEntry> = entries.iter().map(|entry| entry.moved).collect();
-        self.tree.extend_mapping(id, &runs, txg)?;
+        self.tree().extend_mapping(id, &runs, txg)?;
         self.note_copied(live_bytes, tx).await
     }
 
     /// Copies one batch.
     async fn evacuate_batch(&self, evacuation: &Evacuation) -> Result<EvacuationStep, PoolError> {
-        let stopped =
-            || evacuation.stopped.get() || self.removal.closing.get() || self.lifecycle.is_closed();
-        while self.removal.paused.get() && !stopped() {
-            self.handle.sleep(PAUSE).await;
+        let stopped = || {
+            evacuation.stopped.get()
+                || self.activities.removal.closing.get()
+                || self.lifecycle.is_closed()
+        };
+        while self.activities.removal.paused.get() && !stopped() {
+            self.handle().sleep(PAUSE).await;
         }
         if stopped() || self.lifecycle.is_failed() {
             return Ok(EvacuationStep::Stopped);
@@ -206,7 +201,7 @@ impl ImportedPool {
 
     /// Chooses what to copy next. Returns it, and the offset reached.
     async fn choose(&self, evacuation: &Evacuation) -> Result<(Vec<Segment>, u64), PoolError> {
-        let tuning = &self.removal.tuning;
+        let tuning = &self.activities.removal.tuning;
         let shift = evacuation.metaslab_shift;
         let end = evacuation.metaslabs << shift;
         let mut at = evacuation.next.get();
@@ -262,7 +257,7 @@ impl ImportedPool {
         places: &mut Vec<MappingEntry>,
     ) -> Result<(), PoolError> {
         let unit = 1_u64 << evacuation.ashift;
-        let mut most = self.removal.tuning.segment_bytes;
+        let mut most = self.activities.removal.tuning.segment_bytes;
         while let (Some(first), Some(last)) = (segment.first(), segment.last()) {
             let start = first.start;
             let span = last.end - start;
@@ -320,7 +315,7 @@ impl ImportedPool {
             born: txg,
         };
         loop {
-            let error = match self.tree.copy(from, to).await {
+            let error = match self.tree().copy(from, to).await {
                 Ok(()) => return Ok(()),
                 Err(CopyFailure::Source(error)) => return Err(error.into()),
                 Err(CopyFailure::Target(error)) => error,

@@ -10,26 +10,26 @@
 
 mod evacuate;
 mod obsolete;
+mod state;
 mod table;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dmu::{Tx, zap};
-use ondisk::{Guid, ObjectId, Txg};
-use runtime::JoinHandle;
+use ondisk::ObjectId;
 use vdev::{AllocationBias, Layout, TopInfo, VdevConfig};
 
+use self::state::Evacuation;
+pub(crate) use self::state::Removals;
 pub(crate) use table::load_mappings;
 
 use crate::PoolError;
-use crate::pool::{DIRECTORY, ImportedPool, Pool};
-use crate::spec::RemovalTuning;
+use crate::objects::DIRECTORY;
+use crate::pool::{ImportedPool, Pool};
 use crate::status::{RemovalStage, RemovalStatus};
 use crate::sync::leaves_of;
-use evacuate::CopiedInTxg;
 use ondisk::removal::{NO_VDEV, RemovalPhys, Stage};
 use table::IndirectTable;
 
@@ -48,70 +48,6 @@ const IN_PROGRESS: &str = "removal for this vdev is already in progress.";
 const SHAPE: &str =
     "invalid config; all top-level vdevs must have the same sector size and not be raidz.";
 const NOT_SUPPORTED: &str = "operation not supported on this type of vdev";
-
-/// Removals of vdevs with data: the one under way, or the newest.
-pub(crate) struct Removals {
-    tuning: RemovalTuning,
-    phys: Cell<Option<RemovalPhys>>,
-    evacuation: RefCell<Option<Rc<Evacuation>>>,
-    obsolete: obsolete::ObsoleteMaps,
-    /// A removal is being prepared.
-    preparing: Cell<bool>,
-    /// The pool is being closed.
-    closing: Cell<bool>,
-    /// Evacuations stand still, for tests.
-    paused: Cell<bool>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
-
-/// An evacuation under way.
-struct Evacuation {
-    vdev: u32,
-    guid: Guid,
-    class: AllocationBias,
-    metaslab_shift: u8,
-    metaslabs: u64,
-    ashift: u8,
-    table: Cell<IndirectTable>,
-    /// Offset up to which everything allocated was chosen for copying.
-    next: Cell<u64>,
-    /// What was copied by txgs that have not been written.
-    pending: RefCell<BTreeMap<Txg, CopiedInTxg>>,
-    /// The worker is to stop.
-    stopped: Cell<bool>,
-}
-
-impl Removals {
-    pub(crate) fn new(tuning: RemovalTuning) -> Self {
-        let paused = Cell::new(tuning.paused);
-        Self {
-            tuning,
-            phys: Cell::new(None),
-            evacuation: RefCell::new(None),
-            obsolete: obsolete::ObsoleteMaps::default(),
-            preparing: Cell::new(false),
-            closing: Cell::new(false),
-            paused,
-            task: RefCell::new(None),
-        }
-    }
-
-    /// Whether a txg has something to write.
-    pub(crate) fn has_work(&self) -> bool {
-        let evacuation = self.evacuation.borrow();
-        let pending = evacuation.as_ref().map(|e| !e.pending.borrow().is_empty());
-        pending.unwrap_or(false)
-    }
-
-    fn evacuation(&self) -> Option<Rc<Evacuation>> {
-        self.evacuation.borrow().clone()
-    }
-
-    /// The vdev that is being evacuated.
-    pub(crate) fn vdev(&self) -> Option<u32> {
-        self.evacuation.borrow().as_ref().map(|e| e.vdev)
-    }
-}
 
 impl Pool {
     /// Gives up the evacuation of a vdev (`zpool remove -s`): it is an ordinary one again on return, also after a crash.
@@ -136,7 +72,7 @@ impl Pool {
     /// `NoSuchDevice`.
     pub fn removal_memory(&self, guid: u64) -> Result<Option<u64>, PoolError> {
         let imported = &self.0;
-        let tops = imported.tree.tops();
+        let tops = imported.tree().tops();
         let Some(top) = tops.iter().find(|top| top.guid.0 == guid) else {
             return match imported.leaves_below(guid) {
                 // A device of a vdev has no table of its own.
@@ -147,14 +83,14 @@ impl Pool {
         if top.is_log {
             return Ok(Some(0));
         }
-        if imported.removal.vdev() == Some(top.id) {
-            return Ok(Some(imported.tree.mapping_runs(top.id) * table::ENTRY));
+        if imported.activities.removal.vdev() == Some(top.id) {
+            return Ok(Some(imported.tree().mapping_runs(top.id) * table::ENTRY));
         }
-        let Some(free) = imported.space.free_segments(top.id) else {
+        let Some(free) = imported.space().free_segments(top.id) else {
             return Ok(None);
         };
         // OpenZFS: module/zfs/vdev_label.c, vdev_config_generate (indirect_size)
-        let tuning = &imported.removal.tuning;
+        let tuning = &imported.activities.removal.tuning;
         let space = imported.store().vdev_space(top.id);
         let mut to_copy = space.allocated + space.deferred;
         let mut runs = 0;
@@ -171,7 +107,7 @@ impl Pool {
 
     /// Pauses or resumes evacuations, for tests that inspect one under way.
     pub fn pause_removal(&self, paused: bool) {
-        self.0.removal.paused.set(paused);
+        self.0.activities.removal.paused.set(paused);
     }
 }
 
@@ -179,11 +115,11 @@ impl ImportedPool {
     /// Begins to remove a vdev that holds data (`zpool remove`). On return it is being evacuated in the background, also
     /// after another import.
     pub(crate) async fn remove_data(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
-        if self.removal.preparing.replace(true) {
+        if self.activities.removal.preparing.replace(true) {
             return Err(PoolError::InUse(BUSY));
         }
         let begun = self.begin_removal(id).await;
-        self.removal.preparing.set(false);
+        self.activities.removal.preparing.set(false);
         begun?;
         self.evacuate_in_background();
         Ok(())
@@ -205,7 +141,7 @@ impl ImportedPool {
             .await
         };
         let prepared = prepared.await;
-        if prepared.is_err() && self.removal.vdev() != Some(id) {
+        if prepared.is_err() && self.activities.removal.vdev() != Some(id) {
             if top.allocating {
                 self.store().set_allocating(id, true);
             }
@@ -215,13 +151,13 @@ impl ImportedPool {
     }
 
     fn top_info(&self, id: u32) -> Result<TopInfo, PoolError> {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let found = tops.into_iter().find(|top| top.id == id);
         found.ok_or(PoolError::NoSuchDevice)
     }
 
     fn top_config(&self, id: u32) -> Result<VdevConfig, PoolError> {
-        let config = self.tree.config();
+        let config = self.tree().config();
         let found = config.tops.get(id as usize).cloned();
         found.ok_or(PoolError::NoSuchDevice)
     }
@@ -230,10 +166,10 @@ impl ImportedPool {
     // OpenZFS: module/zfs/vdev_removal.c, spa_vdev_remove_top_check; lib/libzfs/libzfs_pool.c, zpool_vdev_remove (words)
     async fn check_removal(&self, id: u32) -> Result<(), PoolError> {
         let refuse = |why: &str| Err(PoolError::Invalid(why.to_owned()));
-        if !self.hierarchy.features().is_enabled(FEATURE) {
+        if !self.hierarchy().features().is_enabled(FEATURE) {
             return refuse(NOT_SUPPORTED);
         }
-        match self.removal.vdev() {
+        match self.activities.removal.vdev() {
             Some(vdev) if vdev == id => return Err(PoolError::InUse(IN_PROGRESS)),
             Some(_) => return Err(PoolError::InUse(BUSY)),
             None => {}
@@ -241,11 +177,11 @@ impl ImportedPool {
         let top = self.top_info(id)?;
         let space = self.store().vdev_space(id);
         let normal = |top: &&TopInfo| top.bias == AllocationBias::None;
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         if normal(&&top) {
             // Once it takes no more blocks its room is not counted any more.
             let idle = self.store().is_idle(id);
-            let room = self.hierarchy.available_bytes().await?;
+            let room = self.hierarchy().available_bytes().await?;
             if !idle && room < space.deflated_size {
                 return Err(PoolError::NoSpace);
             }
@@ -261,11 +197,11 @@ impl ImportedPool {
         let leaves = leaves_of(&config);
         if leaves
             .iter()
-            .any(|leaf| !self.dtls.missing(leaf.guid.0).is_empty())
+            .any(|leaf| !self.devices.dtls.missing(leaf.guid.0).is_empty())
         {
             return Err(PoolError::InUse(BUSY));
         }
-        if !self.tree.takes_writes(id) {
+        if !self.tree().takes_writes(id) {
             return refuse("I/O error");
         }
         let mut shifts = tops.iter().filter(normal).map(|top| top.ashift);
@@ -280,7 +216,7 @@ impl ImportedPool {
         if tops.iter().any(|other| other.layout != Layout::Copies) {
             return refuse(SHAPE);
         }
-        let config = self.tree.config();
+        let config = self.tree().config();
         let odd = |vdev: &VdevConfig| vdev.children.iter().any(|child| !child.kind.is_leaf());
         if config.tops.iter().any(odd) {
             return refuse(SHAPE);
@@ -301,12 +237,12 @@ impl ImportedPool {
             self.clock().wait_synced(txg).await?;
         }
         for attempt in 0..RETIRE_TRIES {
-            if self.hierarchy.logs_on(id).await?.is_empty() {
+            if self.hierarchy().logs_on(id).await?.is_empty() {
                 return Ok(());
             }
-            self.hierarchy.retire_logs();
+            self.hierarchy().retire_logs();
             if attempt > 4 {
-                self.handle.sleep(RETIRE_PAUSE).await;
+                self.handle().sleep(RETIRE_PAUSE).await;
             }
             let txg = self.clock().open_txg();
             self.clock().kick();
@@ -317,24 +253,24 @@ impl ImportedPool {
 
     /// The first txg of an evacuation.
     async fn initiate_removal(&self, id: u32, tx: &Tx) -> Result<(), PoolError> {
-        let features = self.hierarchy.features();
+        let features = self.hierarchy().features();
         self.create_vdev_objects(tx).await?;
         let config = self.top_config(id)?;
         let counts = features.is_enabled(obsolete::FEATURE);
-        let table = IndirectTable::create(&self.mos, counts, tx).await?;
+        let table = IndirectTable::create(self.mos(), counts, tx).await?;
         features.incr(FEATURE, tx).await?;
         if counts {
             let vdev_zap = config.zap_top.unwrap_or(0);
             self.begin_counting(ObjectId(vdev_zap), tx).await?;
         }
-        self.tree.update_config(config.guid, |vdev| {
+        self.tree().update_config(config.guid, |vdev| {
             vdev.non_allocating = true;
             vdev.extra.insert(table::IS_REMOVING, 1_u64);
             vdev.extra.insert(table::MAPPING, table.mapping.0);
             vdev.extra.insert(table::BIRTHS, table.births.0);
         });
-        self.tree.set_mapping(id, Vec::new(), Vec::new())?;
-        let before = self.removal.phys.get();
+        self.tree().set_mapping(id, Vec::new(), Vec::new())?;
+        let before = self.activities.removal.phys.get();
         let phys = RemovalPhys {
             stage: Stage::Evacuating,
             vdev: u64::from(id),
@@ -344,9 +280,9 @@ impl ImportedPool {
             to_copy: self.store().vdev_space(id).allocated,
             copied: 0,
         };
-        table::write_state(&phys, &self.mos, tx).await?;
+        table::write_state(&phys, self.mos(), tx).await?;
         self.rewrite_directory(tx).await?;
-        self.removal.phys.set(Some(phys));
+        self.activities.removal.phys.set(Some(phys));
         self.adopt_evacuation(id, table, 0)?;
         self.dirty_config();
         self.log_removal("vdev remove started", &config, tx).await
@@ -354,18 +290,21 @@ impl ImportedPool {
 
     fn adopt_evacuation(&self, id: u32, table: IndirectTable, next: u64) -> Result<(), PoolError> {
         let top = self.top_info(id)?;
-        self.removal.evacuation.replace(Some(Rc::new(Evacuation {
-            vdev: id,
-            guid: top.guid,
-            class: top.bias,
-            metaslab_shift: top.metaslab_shift,
-            metaslabs: top.metaslab_count,
-            ashift: top.ashift,
-            table: Cell::new(table),
-            next: Cell::new(next),
-            pending: RefCell::default(),
-            stopped: Cell::new(false),
-        })));
+        self.activities
+            .removal
+            .evacuation
+            .replace(Some(Rc::new(Evacuation {
+                vdev: id,
+                guid: top.guid,
+                class: top.bias,
+                metaslab_shift: top.metaslab_shift,
+                metaslabs: top.metaslab_count,
+                ashift: top.ashift,
+                table: Cell::new(table),
+                next: Cell::new(next),
+                pending: RefCell::default(),
+                stopped: Cell::new(false),
+            })));
         Ok(())
     }
 
@@ -379,32 +318,32 @@ impl ImportedPool {
     /// Writes all blocks of the directory anew: what is read before the tables must not lie on the vdev that goes. (All of
     /// the configuration is written anew, too, and what leads to both.)
     async fn rewrite_directory(&self, tx: &Tx) -> Result<(), PoolError> {
-        let info = self.mos.object_info(DIRECTORY).await?;
+        let info = self.mos().object_info(DIRECTORY).await?;
         for block in 0..=info.max_block_id {
             let at = block * u64::from(info.block_size);
             let len = ondisk::bytes::index(u64::from(info.block_size));
-            let bytes = self.mos.read(DIRECTORY, at, len).await?;
-            self.mos.write(DIRECTORY, at, &bytes, tx).await?;
+            let bytes = self.mos().read(DIRECTORY, at, len).await?;
+            self.mos().write(DIRECTORY, at, &bytes, tx).await?;
         }
         Ok(())
     }
 
     /// Reads at import how far the newest removal is. After the tables, and before the space of the vdevs.
     pub(crate) async fn load_removal(&self) -> Result<(), PoolError> {
-        let phys = table::read_state(&self.mos).await?;
-        self.removal.phys.set(phys);
+        let phys = table::read_state(self.mos()).await?;
+        self.activities.removal.phys.set(phys);
         let Some(phys) = phys.filter(|phys| phys.stage == Stage::Evacuating) else {
             return Ok(());
         };
         let id = u32::try_from(phys.vdev).map_err(|_| PoolError::NoSuchDevice)?;
-        let table = IndirectTable::open(&self.mos, &self.top_config(id)?).await?;
-        let next = self.tree.evacuated_until(id).unwrap_or(0);
+        let table = IndirectTable::open(self.mos(), &self.top_config(id)?).await?;
+        let next = self.tree().evacuated_until(id).unwrap_or(0);
         self.adopt_evacuation(id, table, next)
     }
 
     /// Refuses what must wait for the end of an evacuation.
     pub(crate) fn refuse_with_removal(&self) -> Result<(), PoolError> {
-        if self.removal.vdev().is_some() || self.removal.preparing.get() {
+        if self.activities.removal.vdev().is_some() || self.activities.removal.preparing.get() {
             return Err(PoolError::InUse("device removal in progress"));
         }
         Ok(())
@@ -412,29 +351,29 @@ impl ImportedPool {
 
     /// Whether vdevs were removed, or one is.
     pub(crate) fn has_removals(&self) -> bool {
-        let phys = self.removal.phys.get();
+        let phys = self.activities.removal.phys.get();
         phys.is_some_and(|phys| phys.stage == Stage::Evacuating || phys.previous != NO_VDEV)
     }
 
     /// Counts bytes that need not be copied any more, or were. Syncing context.
     async fn note_copied(&self, bytes: u64, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "note copied happens in syncing context");
-        let Some(mut phys) = self.removal.phys.get() else {
+        let Some(mut phys) = self.activities.removal.phys.get() else {
             return Ok(());
         };
         if phys.stage == Stage::Evacuating {
             phys.copied += bytes;
-            self.removal.phys.set(Some(phys));
-            table::write_state(&phys, &self.mos, tx).await?;
+            self.activities.removal.phys.set(Some(phys));
+            table::write_state(&phys, self.mos(), tx).await?;
         }
         Ok(())
     }
 
     /// Returns what `zpool status` says of the newest removal.
     pub(crate) fn removal_status(&self) -> Option<RemovalStatus> {
-        let phys = self.removal.phys.get()?;
-        let removed = self.tree.removed_tops().into_iter();
-        let runs: u64 = removed.map(|top| self.tree.mapping_runs(top.id)).sum();
+        let phys = self.activities.removal.phys.get()?;
+        let removed = self.tree().removed_tops().into_iter();
+        let runs: u64 = removed.map(|top| self.tree().mapping_runs(top.id)).sum();
         Some(RemovalStatus {
             stage: match phys.stage {
                 Stage::Evacuating => RemovalStage::Evacuating,
@@ -456,7 +395,7 @@ impl ImportedPool {
             tx.is_syncing(),
             "complete removal happens in syncing context"
         );
-        let Some(evacuation) = self.removal.evacuation() else {
+        let Some(evacuation) = self.activities.removal.evacuation() else {
             return Ok(Vec::new());
         };
         let id = evacuation.vdev;
@@ -464,13 +403,18 @@ impl ImportedPool {
             evacuation.pending.borrow().is_empty(),
             "everything was copied and written before"
         );
-        let mut phys = self.removal.phys.get().ok_or(PoolError::NoSuchDevice)?;
+        let mut phys = self
+            .activities
+            .removal
+            .phys
+            .get()
+            .ok_or(PoolError::NoSuchDevice)?;
         debug_assert_eq!(phys.copied, phys.to_copy, "each byte is counted once");
-        let (old, disks) = self.tree.make_indirect(id)?;
+        let (old, disks) = self.tree().make_indirect(id)?;
         self.store().remove_vdev(id);
-        let long_headers = self.space.remove_vdev(id, tx).await?;
+        let long_headers = self.space().remove_vdev(id, tx).await?;
         for _ in 0..long_headers {
-            self.hierarchy
+            self.hierarchy()
                 .features()
                 .decr("spacemap_histogram", tx)
                 .await?;
@@ -480,7 +424,7 @@ impl ImportedPool {
         }
         let config = self.top_config(id)?;
         if phys.previous != NO_VDEV {
-            self.tree.update_config(config.guid, |vdev| {
+            self.tree().update_config(config.guid, |vdev| {
                 vdev.extra.insert(table::PREVIOUS, phys.previous);
             });
         }
@@ -501,9 +445,9 @@ impl ImportedPool {
         assert!(tx.is_syncing(), "end evacuation happens in syncing context");
         phys.stage = stage;
         phys.end = self.unix_time();
-        table::write_state(&phys, &self.mos, tx).await?;
-        self.removal.phys.set(Some(phys));
-        self.removal.evacuation.replace(None);
+        table::write_state(&phys, self.mos(), tx).await?;
+        self.activities.removal.phys.set(Some(phys));
+        self.activities.removal.evacuation.replace(None);
         self.dirty_config();
         Ok(())
     }
@@ -514,16 +458,16 @@ impl ImportedPool {
             tx.is_syncing(),
             "cancel evacuation happens in syncing context"
         );
-        let Some(evacuation) = self.removal.evacuation() else {
+        let Some(evacuation) = self.activities.removal.evacuation() else {
             return Err(none_active());
         };
         let id = evacuation.vdev;
-        let phys = self.removal.phys.get().ok_or_else(none_active)?;
+        let phys = self.activities.removal.phys.get().ok_or_else(none_active)?;
         assert!(
             evacuation.pending.borrow().is_empty(),
             "everything copied was written before"
         );
-        let until = self.tree.evacuated_until(id).unwrap_or(0);
+        let until = self.tree().evacuated_until(id).unwrap_or(0);
         let shift = evacuation.metaslab_shift;
         for metaslab in 0..evacuation.metaslabs {
             let start = metaslab << shift;
@@ -542,10 +486,10 @@ impl ImportedPool {
         let vdev_zap = ObjectId(config.zap_top.unwrap_or(0));
         let counts = table.counts.is_some();
         self.end_counting(id, vdev_zap, counts, tx).await?;
-        self.hierarchy.features().decr(FEATURE, tx).await?;
-        table.free(&self.mos, tx).await?;
-        self.tree.forget_mapping(id);
-        self.tree.update_config(config.guid, |vdev| {
+        self.hierarchy().features().decr(FEATURE, tx).await?;
+        table.free(self.mos(), tx).await?;
+        self.tree().forget_mapping(id);
+        self.tree().update_config(config.guid, |vdev| {
             vdev.non_allocating = false;
             for key in [table::IS_REMOVING, table::MAPPING, table::BIRTHS] {
                 vdev.extra.remove(key);
@@ -555,7 +499,7 @@ impl ImportedPool {
         if !self.is_allocating_off(vdev_zap).await? {
             self.store().set_allocating(id, true);
         } else {
-            self.tree
+            self.tree()
                 .update_config(config.guid, |vdev| vdev.non_allocating = true);
         }
         self.log_removal("vdev remove canceled", &config, tx).await
@@ -566,7 +510,7 @@ impl ImportedPool {
         if vdev_zap.0 == 0 {
             return Ok(false);
         }
-        let stored = zap::lookup_u64(&self.mos, vdev_zap, "allocating").await?;
+        let stored = zap::lookup_u64(self.mos(), vdev_zap, "allocating").await?;
         Ok(stored == Some(0))
     }
 }

@@ -20,7 +20,7 @@ use ondisk::{ObjectId, ObjectType, Txg};
 use vdev::{MappingEntry, Tree, VdevConfig, VdevKind};
 
 use crate::PoolError;
-use crate::pool::DIRECTORY;
+use crate::objects::DIRECTORY;
 
 /// Key of the state of removals in the directory.
 const REMOVING: &str = "com.delphix:removing";

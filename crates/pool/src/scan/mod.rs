@@ -6,143 +6,31 @@
 // OpenZFS: module/zfs/dsl_scan.c (states, what is recorded when)
 
 mod order;
+mod state;
 mod walk;
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use dmu::{Tx, zap};
 use ondisk::scan::{DESTROYED_OBJSET, SCRUB_PAUSED, ScanPhys, scan_func, scan_state};
 use ondisk::{Guid, ObjectId, ObjectType};
-use runtime::JoinHandle;
-use runtime::sync::{Event, Mutex};
 
 use self::order::DatasetOrder;
 pub(crate) use self::order::all_datasets;
+use self::state::ScanPass;
+pub(crate) use self::state::ScanState;
 use self::walk::WalkEnd;
 pub(crate) use self::walk::is_unreadable_by_design;
 use crate::PoolError;
 use crate::error::ScanRefusal;
-use crate::pool::{DIRECTORY, ImportedPool, Pool};
+use crate::objects::DIRECTORY;
+use crate::pool::{ImportedPool, Pool};
 use crate::status::ScanStatus;
 
 /// Where the pool keeps up to which txg it was scrubbed.
 // OpenZFS: include/sys/dmu.h, DMU_POOL_LAST_SCRUBBED_TXG
 const LAST_SCRUBBED: &str = "last_scrubbed_txg";
-
-/// Counts of this session, which are not kept on disk.
-#[derive(Clone, Copy, Debug, Default)]
-struct ScanPass {
-    start_time: u64,
-    examined: u64,
-    issued: u64,
-    unrepaired_copies: u64,
-    /// Seconds since 1970, 0 when not paused.
-    paused_since: u64,
-    spent_paused: u64,
-}
-
-/// The scan of a pool: at most one at a time, and the memory of the last.
-pub(crate) struct ScanState {
-    phys: RefCell<ScanPhys>,
-    order: RefCell<DatasetOrder>,
-    pass: Cell<ScanPass>,
-    /// The stored state is older than `phys`.
-    dirty: Cell<bool>,
-    /// The walk is to end at the next window.
-    stopping: Cell<bool>,
-    task: RefCell<Option<JoinHandle<()>>>,
-    /// Notified at every step.
-    changed: Event,
-    /// Leaves a resilver works for, and how often each had been away when it began.
-    resilvering: RefCell<BTreeMap<u64, u64>>,
-    /// A walk ended with an error: why.
-    failure: RefCell<Option<String>>,
-    /// Held while it is decided which scan runs next.
-    deciding: Mutex<()>,
-    /// The txg up to which the last complete scrub looked; 0 before there was one.
-    last_scrubbed_txg: Cell<u64>,
-}
-
-impl Default for ScanState {
-    fn default() -> Self {
-        Self {
-            phys: RefCell::default(),
-            order: RefCell::default(),
-            pass: Cell::default(),
-            dirty: Cell::new(false),
-            stopping: Cell::new(false),
-            task: RefCell::default(),
-            changed: Event::new("a step of a scan"),
-            resilvering: RefCell::default(),
-            failure: RefCell::default(),
-            deciding: Mutex::new("another start of a scan", ()),
-            last_scrubbed_txg: Cell::new(0),
-        }
-    }
-}
-
-impl ScanState {
-    fn is_scanning(&self) -> bool {
-        self.phys.borrow().state == scan_state::SCANNING
-    }
-
-    fn is_resilver(&self) -> bool {
-        self.phys.borrow().func == scan_func::RESILVER
-    }
-
-    fn is_paused(&self) -> bool {
-        self.phys.borrow().flags & SCRUB_PAUSED != 0
-    }
-
-    /// Whether there is something to be stored with the next txg.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty.get()
-    }
-
-    /// Returns the txg up to which the last complete scrub looked; 0 before there was one.
-    pub(crate) fn last_scrubbed_txg(&self) -> u64 {
-        self.last_scrubbed_txg.get()
-    }
-
-    /// Returns whether a resilver is under way.
-    pub(crate) fn is_resilvering(&self) -> bool {
-        self.is_scanning() && self.is_resilver()
-    }
-
-    /// Returns what `zpool status` says; `None` when there never was a scan.
-    pub(crate) fn status(&self) -> Option<ScanStatus> {
-        let phys = self.phys.borrow();
-        if phys.func == scan_func::NONE || phys.state == scan_state::NONE {
-            return None;
-        }
-        let pass = self.pass.get();
-        let running = phys.state == scan_state::SCANNING;
-        Some(ScanStatus {
-            resilver: phys.func == scan_func::RESILVER,
-            running,
-            cancelled: phys.state == scan_state::CANCELED,
-            start_time: phys.start_time,
-            end_time: if running { 0 } else { phys.end_time },
-            to_examine_bytes: phys.to_examine,
-            examined_bytes: phys.examined,
-            issued_bytes: phys.examined.saturating_sub(phys.skipped),
-            skipped_bytes: phys.skipped,
-            processed_bytes: phys.processed,
-            errors: phys.errors,
-            pass_start_time: pass.start_time,
-            pass_examined_bytes: pass.examined,
-            pass_issued_bytes: pass.issued,
-            pass_spent_paused: pass.spent_paused,
-            paused_since: if phys.flags & SCRUB_PAUSED != 0 {
-                pass.paused_since.max(1)
-            } else {
-                0
-            },
-        })
-    }
-}
 
 impl Pool {
     /// Reads every copy of every block and repairs the bad ones; waits until the end. A read-only pool is only read.
@@ -170,12 +58,13 @@ impl Pool {
     /// As [`Pool::start_scrub`].
     // OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_scrub
     pub async fn start_scrub_of_new(&self) -> Result<(), PoolError> {
-        self.start_scrub_from(self.0.scan.last_scrubbed_txg()).await
+        self.start_scrub_from(self.0.activities.scan.last_scrubbed_txg())
+            .await
     }
 
     async fn start_scrub_from(&self, min_txg: u64) -> Result<(), PoolError> {
         let imported = &self.0;
-        let scan = &imported.scan;
+        let scan = &imported.activities.scan;
         let _deciding = scan.deciding.lock().await;
         if scan.is_scanning() {
             if scan.is_resilver() {
@@ -198,7 +87,7 @@ impl Pool {
     /// # Errors
     /// `Scan` when none runs, or it is paused already.
     pub async fn pause_scrub(&self) -> Result<(), PoolError> {
-        let scan = &self.0.scan;
+        let scan = &self.0.activities.scan;
         if !scan.is_scanning() {
             return Err(ScanRefusal::NoScrub.into());
         }
@@ -220,7 +109,7 @@ impl Pool {
     /// # Errors
     /// `Scan` when none runs, or a resilver does: what it brings is needed.
     pub async fn cancel_scrub(&self) -> Result<(), PoolError> {
-        let scan = &self.0.scan;
+        let scan = &self.0.activities.scan;
         if !scan.is_scanning() {
             return Err(ScanRefusal::NoScrub.into());
         }
@@ -243,9 +132,9 @@ impl Pool {
         if self.0.session.readonly {
             return Err(PoolError::ReadOnly);
         }
-        if self.0.scan.is_resilvering() {
+        if self.0.activities.scan.is_resilvering() {
             self.0.stop_walk().await;
-            if self.0.scan.is_resilvering() {
+            if self.0.activities.scan.is_resilvering() {
                 self.0.end_scan(false).await?;
             }
         }
@@ -258,16 +147,16 @@ impl Pool {
     /// `Closed` when the pool is closed first; `Corrupt` when the scan could not go on.
     pub async fn wait_scan(&self) -> Result<ScanStatus, PoolError> {
         let imported = &self.0;
-        while imported.scan.is_scanning() {
+        while imported.activities.scan.is_scanning() {
             if imported.lifecycle.is_closed() {
                 return Err(PoolError::Closed);
             }
-            if let Some(reason) = imported.scan.failure.borrow().clone() {
+            if let Some(reason) = imported.activities.scan.failure.borrow().clone() {
                 return Err(PoolError::Corrupt(reason));
             }
-            imported.scan.changed.wait().await;
+            imported.activities.scan.changed.wait().await;
         }
-        Ok(imported.scan.status().unwrap_or_default())
+        Ok(imported.activities.scan.status().unwrap_or_default())
     }
 }
 
@@ -277,7 +166,7 @@ pub(crate) fn resilver_in_background(pool: &Pool) {
     if imported.session.readonly {
         return;
     }
-    drop(pool.0.handle.spawn("resilver", async move {
+    drop(pool.0.handle().spawn("resilver", async move {
         // What fails stays in the dirty-time logs and is tried again at the next occasion.
         drop(imported.resilver_if_needed().await);
     }));
@@ -287,12 +176,12 @@ impl ImportedPool {
     /// Reads what the pool remembers of scans. Nothing is started yet.
     pub(crate) async fn load_scan(&self) -> Result<(), PoolError> {
         if let Some(zap::ZapValue::U64(words)) =
-            zap::lookup(&self.mos, DIRECTORY, LAST_SCRUBBED).await?
+            zap::lookup(self.mos(), DIRECTORY, LAST_SCRUBBED).await?
         {
             let txg = words.first().copied().unwrap_or(0);
-            self.scan.last_scrubbed_txg.set(txg);
+            self.activities.scan.last_scrubbed_txg.set(txg);
         }
-        let Some(zap::ZapValue::U64(words)) = zap::lookup(&self.mos, DIRECTORY, "scan").await?
+        let Some(zap::ZapValue::U64(words)) = zap::lookup(self.mos(), DIRECTORY, "scan").await?
         else {
             return Ok(());
         };
@@ -301,7 +190,7 @@ impl ImportedPool {
         };
         let mut waiting = BTreeMap::new();
         if phys.state == scan_state::SCANNING && phys.queue_obj != 0 {
-            for entry in zap::entries(&self.mos, ObjectId(phys.queue_obj)).await? {
+            for entry in zap::entries(self.mos(), ObjectId(phys.queue_obj)).await? {
                 let key = std::str::from_utf8(&entry.name)
                     .ok()
                     .and_then(|key| u64::from_str_radix(key, 16).ok());
@@ -317,10 +206,10 @@ impl ImportedPool {
                 phys.cur_min_txg = phys.min_txg;
                 phys.cur_max_txg = phys.max_txg;
             }
-            *self.scan.order.borrow_mut() = if objset == 0 && waiting.is_empty() {
+            *self.activities.scan.order.borrow_mut() = if objset == 0 && waiting.is_empty() {
                 DatasetOrder::from(phys.min_txg)
             } else {
-                DatasetOrder::resume(&self.mos, phys.min_txg, current, waiting).await?
+                DatasetOrder::resume(self.mos(), phys.min_txg, current, waiting).await?
             };
         }
         let mut pass = ScanPass {
@@ -330,8 +219,8 @@ impl ImportedPool {
         if phys.flags & SCRUB_PAUSED != 0 {
             pass.paused_since = pass.start_time;
         }
-        self.scan.pass.set(pass);
-        *self.scan.phys.borrow_mut() = phys;
+        self.activities.scan.pass.set(pass);
+        *self.activities.scan.phys.borrow_mut() = phys;
         Ok(())
     }
 
@@ -342,10 +231,10 @@ impl ImportedPool {
         }
         self.continue_rebuilds().await?;
         self.finish_replacements().await?;
-        if self.rebuild.is_active() {
+        if self.activities.rebuild.is_active() {
             return self.cancel_scrub_for_rebuild().await;
         }
-        if self.scan.is_scanning() && self.scan.is_resilver() {
+        if self.activities.scan.is_scanning() && self.activities.scan.is_resilver() {
             if self.resilver_can_go_on() {
                 self.note_resilvering();
                 self.start_walk();
@@ -354,8 +243,8 @@ impl ImportedPool {
             self.end_scan(false).await?;
         }
         let outdated = !self.leaves_to_resilver().is_empty();
-        if self.scan.is_scanning() && !outdated {
-            if !self.scan.is_paused() {
+        if self.activities.scan.is_scanning() && !outdated {
+            if !self.activities.scan.is_paused() {
                 self.start_walk();
             }
             return Ok(());
@@ -365,12 +254,12 @@ impl ImportedPool {
 
     /// Starts a resilver if devices miss something that can be given to them; a scrub gives way.
     pub(crate) async fn resilver_if_needed(self: &Rc<Self>) -> Result<(), PoolError> {
-        let _deciding = self.scan.deciding.lock().await;
-        if self.removal.vdev().is_some() {
+        let _deciding = self.activities.scan.deciding.lock().await;
+        if self.activities.removal.vdev().is_some() {
             // No block pointer refers to the copies of an evacuation yet: they would be passed over. The evacuation calls again at its end.
             return Ok(());
         }
-        if self.rebuild.is_active() {
+        if self.activities.rebuild.is_active() {
             // The rebuild calls again at its end, too.
             return Ok(());
         }
@@ -382,21 +271,21 @@ impl ImportedPool {
         ) else {
             return Ok(());
         };
-        if self.scan.is_resilvering() {
+        if self.activities.scan.is_resilvering() {
             // It goes on; what is outdated beyond it is seen to at its end.
             if leaves
                 .keys()
-                .all(|leaf| self.scan.resilvering.borrow().contains_key(leaf))
+                .all(|leaf| self.activities.scan.resilvering.borrow().contains_key(leaf))
             {
                 return Ok(());
             }
             self.stop_walk().await;
-            if self.scan.is_resilvering() {
+            if self.activities.scan.is_resilvering() {
                 self.end_scan(false).await?;
             }
-        } else if self.scan.is_scanning() {
+        } else if self.activities.scan.is_scanning() {
             self.stop_walk().await;
-            if self.scan.is_scanning() {
+            if self.activities.scan.is_scanning() {
                 self.end_scan(false).await?;
             }
         }
@@ -406,7 +295,7 @@ impl ImportedPool {
         }
         // Blocks of removed vdevs may have been copied in a txg that a device lacks, and be of any age.
         let moved = leaves.values().flatten();
-        let first = match moved.clone().any(|range| self.tree.was_copied_in(range)) {
+        let first = match moved.clone().any(|range| self.tree().was_copied_in(range)) {
             true => 0,
             false => first,
         };
@@ -416,7 +305,8 @@ impl ImportedPool {
         match begun {
             Ok(()) => self.start_walk(),
             // A sequential resilver began while the txgs were waited for: it calls again at its end.
-            Err(PoolError::Scan(ScanRefusal::Resilvering)) if self.rebuild.is_active() => {}
+            Err(PoolError::Scan(ScanRefusal::Resilvering))
+                if self.activities.rebuild.is_active() => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -425,10 +315,10 @@ impl ImportedPool {
     /// Cancels a scrub for a sequential resilver.
     // OpenZFS: module/zfs/vdev_rebuild.c, vdev_rebuild_thread
     pub(crate) async fn cancel_scrub_for_rebuild(self: &Rc<Self>) -> Result<(), PoolError> {
-        let _deciding = self.scan.deciding.lock().await;
-        if self.scan.is_scanning() && !self.scan.is_resilver() {
+        let _deciding = self.activities.scan.deciding.lock().await;
+        if self.activities.scan.is_scanning() && !self.activities.scan.is_resilver() {
             self.stop_walk().await;
-            if self.scan.is_scanning() {
+            if self.activities.scan.is_scanning() {
                 self.end_scan(false).await?;
             }
         }
@@ -439,7 +329,7 @@ impl ImportedPool {
     /// something else runs, or devices are outdated that can be resilvered. Syncing context.
     pub(crate) async fn setup_scrub(&self, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "setup scrub happens in syncing context");
-        let busy = self.scan.is_scanning() || self.rebuild.is_active();
+        let busy = self.activities.scan.is_scanning() || self.activities.rebuild.is_active();
         if busy || !self.leaves_to_resilver().is_empty() {
             return Ok(());
         }
@@ -448,8 +338,8 @@ impl ImportedPool {
 
     /// Goes on with the scrub that [`ImportedPool::setup_scrub`] recorded.
     pub(crate) async fn start_scrub_after_rebuild(self: &Rc<Self>) {
-        let _deciding = self.scan.deciding.lock().await;
-        if !self.scan.is_paused() {
+        let _deciding = self.activities.scan.deciding.lock().await;
+        if !self.activities.scan.is_paused() {
             self.start_walk();
         }
     }
@@ -464,15 +354,15 @@ impl ImportedPool {
         let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
         if self.session.readonly {
             let phys = self.new_scan(func, min_txg, max_txg);
-            *self.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
-            *self.scan.phys.borrow_mut() = phys;
+            *self.activities.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
+            *self.activities.scan.phys.borrow_mut() = phys;
             return Ok(());
         }
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-            if imported.scan.is_scanning() {
+            if imported.activities.scan.is_scanning() {
                 return Err(ScanRefusal::Scrubbing.into());
             }
-            if imported.rebuild.is_active() {
+            if imported.activities.rebuild.is_active() {
                 return Err(ScanRefusal::Resilvering.into());
             }
             let max_txg = match func {
@@ -486,11 +376,11 @@ impl ImportedPool {
 
     fn new_scan(&self, func: u64, min_txg: u64, max_txg: u64) -> ScanPhys {
         let start_time = self.unix_time();
-        self.scan.pass.set(ScanPass {
+        self.activities.scan.pass.set(ScanPass {
             start_time,
             ..ScanPass::default()
         });
-        self.scan.failure.borrow_mut().take();
+        self.activities.scan.failure.borrow_mut().take();
         ScanPhys {
             func,
             state: scan_state::SCANNING,
@@ -515,9 +405,9 @@ impl ImportedPool {
         assert!(tx.is_syncing(), "setup scan happens in syncing context");
         let mut phys = self.new_scan(func, min_txg, max_txg);
         let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
-        phys.queue_obj = zap::create(&self.mos, &spec, tx).await?.0;
-        *self.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
-        *self.scan.phys.borrow_mut() = phys;
+        phys.queue_obj = zap::create(self.mos(), &spec, tx).await?.0;
+        *self.activities.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
+        *self.activities.scan.phys.borrow_mut() = phys;
         if func == scan_func::RESILVER {
             self.forget_rebuilds(tx).await?;
             self.note_resilvering();
@@ -531,31 +421,31 @@ impl ImportedPool {
     /// Records the end of a scan, complete or not, and makes it durable.
     async fn end_scan(self: &Rc<Self>, complete: bool) -> Result<(), PoolError> {
         if self.session.readonly {
-            let mut phys = self.scan.phys.borrow_mut();
+            let mut phys = self.activities.scan.phys.borrow_mut();
             phys.state = scan_state::FINISHED;
             phys.end_time = self.unix_time();
             return Ok(());
         }
         let result = self
             .run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-                if imported.scan.is_scanning() {
+                if imported.activities.scan.is_scanning() {
                     imported.finish_scan(complete, &tx).await
                 } else {
                     Ok(())
                 }
             })
             .await;
-        self.scan.changed.notify_all();
+        self.activities.scan.changed.notify_all();
         result
     }
 
     async fn finish_scan(self: &Rc<Self>, complete: bool, tx: &Tx) -> Result<(), PoolError> {
-        let mut phys = *self.scan.phys.borrow();
+        let mut phys = *self.activities.scan.phys.borrow();
         if phys.queue_obj != 0 {
-            self.mos.free_object(ObjectId(phys.queue_obj), tx).await?;
+            self.mos().free_object(ObjectId(phys.queue_obj), tx).await?;
             phys.queue_obj = 0;
         }
-        *self.scan.order.borrow_mut() = DatasetOrder::default();
+        *self.activities.scan.order.borrow_mut() = DatasetOrder::default();
         phys.flags &= !SCRUB_PAUSED;
         phys.state = if complete {
             scan_state::FINISHED
@@ -564,15 +454,15 @@ impl ImportedPool {
         };
         phys.end_time = self.unix_time();
         phys.bookmark = [DESTROYED_OBJSET, 0, 0, 0];
-        *self.scan.phys.borrow_mut() = phys;
+        *self.activities.scan.phys.borrow_mut() = phys;
         if complete && phys.func == scan_func::SCRUB {
-            zap::update_u64(&self.mos, DIRECTORY, LAST_SCRUBBED, phys.max_txg, tx).await?;
-            self.scan.last_scrubbed_txg.set(phys.max_txg);
+            zap::update_u64(self.mos(), DIRECTORY, LAST_SCRUBBED, phys.max_txg, tx).await?;
+            self.activities.scan.last_scrubbed_txg.set(phys.max_txg);
         }
         if complete {
             self.subtract_resilvered_txgs(phys.max_txg, tx).await?;
         }
-        self.scan.resilvering.borrow_mut().clear();
+        self.activities.scan.resilvering.borrow_mut().clear();
         self.error_logs.rotate();
         match (complete, phys.func) {
             (true, _) => self.notify_scan("finish"),
@@ -599,29 +489,30 @@ impl ImportedPool {
             tx.is_syncing(),
             "subtract resilvered txgs happens in syncing context"
         );
-        let clean = self.scan.phys.borrow().errors == 0
-            && self.scan.pass.get().unrepaired_copies == 0
-            && self.scan.is_resilver();
+        let clean = self.activities.scan.phys.borrow().errors == 0
+            && self.activities.scan.pass.get().unrepaired_copies == 0
+            && self.activities.scan.is_resilver();
         if !clean {
             return Ok(());
         }
-        let whole_time = std::mem::take(&mut *self.scan.resilvering.borrow_mut());
+        let whole_time = std::mem::take(&mut *self.activities.scan.resilvering.borrow_mut());
         for (leaf, absences) in whole_time {
             if self.absences(leaf) != Some(absences) {
                 continue;
             }
             let done = 0..max_txg;
-            self.dtls
-                .subtract(&self.mos, leaf, std::slice::from_ref(&done), tx)
+            self.devices
+                .dtls
+                .subtract(self.mos(), leaf, std::slice::from_ref(&done), tx)
                 .await?;
-            self.tree.note_resilvered(Guid(leaf), &done);
+            self.tree().note_resilvered(Guid(leaf), &done);
         }
         Ok(())
     }
 
     /// Posts a step of a scan.
     fn notify_scan(&self, step: &str) {
-        if self.scan.is_resilver() {
+        if self.activities.scan.is_resilver() {
             let more = ondisk::NvList::new().with("resilver_type", "healing");
             self.notify(&format!("resilver_{step}"), None, more);
         } else {
@@ -632,22 +523,22 @@ impl ImportedPool {
     async fn set_paused(self: &Rc<Self>, paused: bool) -> Result<(), PoolError> {
         self.notify_scan(if paused { "paused" } else { "resume" });
         let now = self.unix_time();
-        let mut pass = self.scan.pass.get();
+        let mut pass = self.activities.scan.pass.get();
         if paused {
             pass.paused_since = now;
         } else {
             pass.spent_paused += now.saturating_sub(pass.paused_since);
             pass.paused_since = 0;
         }
-        self.scan.pass.set(pass);
+        self.activities.scan.pass.set(pass);
         {
-            let mut phys = self.scan.phys.borrow_mut();
+            let mut phys = self.activities.scan.phys.borrow_mut();
             phys.flags &= !SCRUB_PAUSED;
             if paused {
                 phys.flags |= SCRUB_PAUSED;
             }
         }
-        self.scan.dirty.set(true);
+        self.activities.scan.dirty.set(true);
         if self.session.readonly {
             return Ok(());
         }
@@ -657,15 +548,15 @@ impl ImportedPool {
 
     /// Sees to it that the next txg stores how far the scan has come.
     pub(crate) fn scan_dirty(&self) {
-        if self.scan.is_scanning() && !self.session.readonly {
-            self.scan.dirty.set(true);
+        if self.activities.scan.is_scanning() && !self.session.readonly {
+            self.activities.scan.dirty.set(true);
         }
     }
 
     /// Stores progress, if there is any. Syncing context.
     pub(crate) async fn write_scan(&self, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "write scan happens in syncing context");
-        if self.scan.dirty.replace(false) && self.scan.is_scanning() {
+        if self.activities.scan.dirty.replace(false) && self.activities.scan.is_scanning() {
             self.store_scan(tx).await?;
         }
         Ok(())
@@ -673,59 +564,59 @@ impl ImportedPool {
 
     async fn store_scan(&self, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "store scan happens in syncing context");
-        let phys = *self.scan.phys.borrow();
-        let changes = self.scan.order.borrow_mut().take_changes();
+        let phys = *self.activities.scan.phys.borrow();
+        let changes = self.activities.scan.order.borrow_mut().take_changes();
         if phys.queue_obj != 0 {
             let queue = ObjectId(phys.queue_obj);
             for (object, min_txg) in changes {
                 match min_txg {
-                    Some(txg) => zap::update_int_key(&self.mos, queue, object, txg, tx).await?,
+                    Some(txg) => zap::update_int_key(self.mos(), queue, object, txg, tx).await?,
                     None => {
-                        if zap::lookup_int_key(&self.mos, queue, object)
+                        if zap::lookup_int_key(self.mos(), queue, object)
                             .await?
                             .is_some()
                         {
-                            zap::remove_int(&self.mos, queue, object, tx).await?;
+                            zap::remove_int(self.mos(), queue, object, tx).await?;
                         }
                     }
                 }
             }
         }
         let value = zap::ZapValue::U64(phys.to_words());
-        zap::update(&self.mos, DIRECTORY, "scan", &value, tx).await?;
-        self.scan.dirty.set(false);
+        zap::update(self.mos(), DIRECTORY, "scan", &value, tx).await?;
+        self.activities.scan.dirty.set(false);
         Ok(())
     }
 
     /// Starts the background task of the scan recorded.
     fn start_walk(self: &Rc<Self>) {
-        let scan = &self.scan;
+        let scan = &self.activities.scan;
         if scan.task.borrow().is_some() || !scan.is_scanning() || self.lifecycle.is_closed() {
             return;
         }
         scan.stopping.set(false);
         let imported = self.clone();
-        let task = self.handle.spawn("scan", async move {
+        let task = self.handle().spawn("scan", async move {
             let outcome = imported.walk().await;
-            imported.scan.task.borrow_mut().take();
+            imported.activities.scan.task.borrow_mut().take();
             match outcome {
                 Ok(WalkEnd::Complete) => {
                     if imported.end_scan(true).await.is_ok() && !imported.lifecycle.is_closed() {
                         // Devices that came back too late for this one. A task of its own: the waiter of this one may hold
                         // `deciding`.
                         let after = imported.clone();
-                        drop(imported.handle.spawn("after a scan", async move {
+                        drop(imported.handle().spawn("after a scan", async move {
                             drop(after.after_scan().await);
                         }));
                     }
                 }
                 Ok(WalkEnd::Stopped) => {}
                 Err(error) => {
-                    *imported.scan.failure.borrow_mut() =
+                    *imported.activities.scan.failure.borrow_mut() =
                         Some(format!("the scan stopped: {error}"));
                 }
             }
-            imported.scan.changed.notify_all();
+            imported.activities.scan.changed.notify_all();
         });
         *scan.task.borrow_mut() = Some(task);
     }
@@ -738,19 +629,19 @@ impl ImportedPool {
 
     /// Stops the background task at the next step and waits for it. The scan stays recorded.
     pub(crate) async fn stop_walk(&self) {
-        self.scan.stopping.set(true);
-        let task = self.scan.task.borrow_mut().take();
+        self.activities.scan.stopping.set(true);
+        let task = self.activities.scan.task.borrow_mut().take();
         if let Some(task) = task {
             task.await;
         }
-        self.scan.stopping.set(false);
+        self.activities.scan.stopping.set(false);
     }
 
     /// Returns the outdated leaves that are open, with what they miss.
     pub(crate) fn leaves_to_resilver(&self) -> BTreeMap<u64, Vec<std::ops::Range<u64>>> {
-        let mut outdated = self.dtls.outdated();
+        let mut outdated = self.devices.dtls.outdated();
         let open: Vec<u64> = self
-            .tree
+            .tree()
             .leaves()
             .into_iter()
             .filter(|leaf| matches!(leaf.health, vdev::Health::Online | vdev::Health::Degraded))
@@ -763,31 +654,31 @@ impl ImportedPool {
     /// Records which leaves the resilver works for, in memory and in the configuration.
     fn note_resilvering(&self) {
         let leaves = self.leaves_to_resilver();
-        let max_txg = self.scan.phys.borrow().max_txg;
+        let max_txg = self.activities.scan.phys.borrow().max_txg;
         let mut noted = BTreeMap::new();
-        for leaf in self.tree.leaves() {
+        for leaf in self.tree().leaves() {
             let guid = leaf.guid;
             if leaves.contains_key(&guid.0) {
                 noted.insert(guid.0, self.absences(guid.0).unwrap_or(0));
-                self.tree.update_config(guid, |vdev| {
+                self.tree().update_config(guid, |vdev| {
                     vdev.extra.insert("resilver_txg", max_txg);
                 });
             } else {
-                self.tree.update_config(guid, |vdev| {
+                self.tree().update_config(guid, |vdev| {
                     vdev.extra.remove("resilver_txg");
                 });
             }
         }
-        *self.scan.resilvering.borrow_mut() = noted;
+        *self.activities.scan.resilvering.borrow_mut() = noted;
         self.dirty_config();
     }
 
     /// Whether the recorded resilver has worked for exactly the leaves that are outdated and there now.
     fn resilver_can_go_on(&self) -> bool {
-        let max_txg = self.scan.phys.borrow().max_txg;
-        let outdated = self.dtls.outdated();
+        let max_txg = self.activities.scan.phys.borrow().max_txg;
+        let outdated = self.devices.dtls.outdated();
         let open = self.leaves_to_resilver();
-        let config = self.tree.config();
+        let config = self.tree().config();
         !open.is_empty()
             && outdated.len() == open.len()
             && config
@@ -800,6 +691,6 @@ impl ImportedPool {
 
     /// How often a leaf has been away in this session.
     fn absences(&self, leaf: u64) -> Option<u64> {
-        self.tree.absences(Guid(leaf))
+        self.tree().absences(Guid(leaf))
     }
 }

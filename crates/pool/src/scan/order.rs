@@ -12,7 +12,7 @@ use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use ondisk::{ObjectId, ObjectType};
 
 use crate::PoolError;
-use crate::pool::DIRECTORY;
+use crate::objects::DIRECTORY;
 
 /// Deepest nesting of directories and longest chain of snapshots believed.
 const DATASETS_MAX: usize = 10_000_000;

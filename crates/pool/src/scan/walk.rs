@@ -63,9 +63,9 @@ type Outdated = BTreeMap<u32, Vec<Vec<Range<u64>>>>;
 impl ImportedPool {
     /// Goes on with the scan from where it is.
     pub(super) async fn walk(self: &Rc<Self>) -> Result<WalkEnd, PoolError> {
-        let mut saved = self.handle.now();
+        let mut saved = self.handle().now();
         loop {
-            let place = self.scan.phys.borrow().bookmark;
+            let place = self.activities.scan.phys.borrow().bookmark;
             let [objset, ..] = place;
             if objset == DESTROYED_OBJSET {
                 if !self.next_dataset().await? {
@@ -76,33 +76,33 @@ impl ImportedPool {
             if self.walk_objset(objset, &mut saved).await? == WalkEnd::Stopped {
                 return Ok(WalkEnd::Stopped);
             }
-            let min_txg = self.scan.phys.borrow().cur_min_txg;
-            let mut order = self.scan.order.borrow().clone();
+            let min_txg = self.activities.scan.phys.borrow().cur_min_txg;
+            let mut order = self.activities.scan.order.borrow().clone();
             if objset != 0 {
-                order.visited(&self.mos, objset, min_txg).await?;
+                order.visited(self.mos(), objset, min_txg).await?;
             } else {
-                let max_txg = self.scan.phys.borrow().max_txg;
-                order.refill(&self.mos, max_txg).await?;
+                let max_txg = self.activities.scan.phys.borrow().max_txg;
+                order.refill(self.mos(), max_txg).await?;
             }
-            *self.scan.order.borrow_mut() = order;
-            self.scan.phys.borrow_mut().bookmark = [DESTROYED_OBJSET, 0, 0, 0];
+            *self.activities.scan.order.borrow_mut() = order;
+            self.activities.scan.phys.borrow_mut().bookmark = [DESTROYED_OBJSET, 0, 0, 0];
         }
     }
 
     /// Chooses the next dataset; false when none is left.
     async fn next_dataset(&self) -> Result<bool, PoolError> {
-        let mut next = self.scan.order.borrow_mut().pop();
+        let mut next = self.activities.scan.order.borrow_mut().pop();
         if next.is_none() {
-            let max_txg = self.scan.phys.borrow().max_txg;
-            let mut order = self.scan.order.borrow().clone();
-            order.refill(&self.mos, max_txg).await?;
+            let max_txg = self.activities.scan.phys.borrow().max_txg;
+            let mut order = self.activities.scan.order.borrow().clone();
+            order.refill(self.mos(), max_txg).await?;
             next = order.pop();
-            *self.scan.order.borrow_mut() = order;
+            *self.activities.scan.order.borrow_mut() = order;
         }
         let Some((object, min_txg)) = next else {
             return Ok(false);
         };
-        let mut phys = self.scan.phys.borrow_mut();
+        let mut phys = self.activities.scan.phys.borrow_mut();
         phys.bookmark = [object, 0, 0, 0];
         phys.cur_min_txg = min_txg.max(phys.min_txg);
         phys.cur_max_txg = phys.max_txg;
@@ -113,9 +113,9 @@ impl ImportedPool {
     async fn settled_root(&self, objset: u64) -> Result<Option<BlockPointer>, PoolError> {
         loop {
             let root = if objset == 0 {
-                self.mos.root()
+                self.mos().root()
             } else {
-                match order::dataset(&self.mos, objset).await? {
+                match order::dataset(self.mos(), objset).await? {
                     Some(phys) => phys.bp,
                     None => return Ok(None),
                 }
@@ -143,7 +143,7 @@ impl ImportedPool {
             }
             let taken = self.clock().last_synced();
             let (place, min_birth) = {
-                let phys = self.scan.phys.borrow();
+                let phys = self.activities.scan.phys.borrow();
                 (phys.bookmark, Txg(phys.cur_min_txg))
             };
             let [_, object, level, block] = place;
@@ -155,7 +155,7 @@ impl ImportedPool {
                 resume: Some((ObjectId(object), if level == 0 { block } else { 0 })),
                 ..TraverseOptions::default()
             };
-            let mut traversal = Traversal::new(&self.services, root, options);
+            let mut traversal = Traversal::new(self.services(), root, options);
             let mut ahead = Some(self.gather(&mut traversal, objset).await?);
             while let Some((window, last)) = ahead.take() {
                 // The next window is gathered meanwhile, so that the devices need not wait for it.
@@ -173,10 +173,10 @@ impl ImportedPool {
                 }
                 if !found.damaged.is_empty() && self.has_unreadable_top() {
                     // A device that is away has not lost its bytes.
-                    if self.scan.stopping.get() || self.lifecycle.is_closed() {
+                    if self.activities.scan.stopping.get() || self.lifecycle.is_closed() {
                         return Ok(WalkEnd::Stopped);
                     }
-                    self.handle.sleep(AWAY_WAIT).await;
+                    self.handle().sleep(AWAY_WAIT).await;
                     break;
                 }
                 attempt = 0;
@@ -184,16 +184,16 @@ impl ImportedPool {
                 self.note(found, objset, last);
                 // Without another holder the pool was dropped: what is done stays as a crash would leave it.
                 let dropped = Rc::strong_count(self) == 1;
-                if self.scan.stopping.get() || self.lifecycle.is_closed() || dropped {
+                if self.activities.scan.stopping.get() || self.lifecycle.is_closed() || dropped {
                     return Ok(WalkEnd::Stopped);
                 }
                 if ended {
                     return Ok(WalkEnd::Complete);
                 }
                 ahead = next.transpose()?;
-                if self.handle.now() >= *saved + PROGRESS_EVERY {
-                    *saved = self.handle.now();
-                    self.scan.dirty.set(true);
+                if self.handle().now() >= *saved + PROGRESS_EVERY {
+                    *saved = self.handle().now();
+                    self.activities.scan.dirty.set(true);
                     if !self.session.readonly {
                         self.clock().kick();
                     }
@@ -204,7 +204,7 @@ impl ImportedPool {
 
     /// Whether some top-level vdev cannot be read at all.
     fn has_unreadable_top(&self) -> bool {
-        self.tree.status().health == vdev::Health::Unavailable
+        self.tree().status().health == vdev::Health::Unavailable
     }
 
     /// Collects the next window, and the place it reaches to.
@@ -213,9 +213,9 @@ impl ImportedPool {
         traversal: &mut Traversal,
         objset: u64,
     ) -> Result<(ScanWindow, Option<(u64, u64)>), PoolError> {
-        let max_txg = self.scan.phys.borrow().max_txg;
+        let max_txg = self.activities.scan.phys.borrow().max_txg;
         let outdated = self.outdated_by_top();
-        let resilver = self.scan.is_resilver();
+        let resilver = self.activities.scan.is_resilver();
         let mut window = ScanWindow::default();
         let mut last = None;
         let mut visits = 0;
@@ -269,7 +269,7 @@ impl ImportedPool {
         for item in &window.blocks {
             let permit = room.acquire(1).await;
             let (imported, found, item) = (self.clone(), found.clone(), item.clone());
-            drop(self.handle.spawn("scan of a block", async move {
+            drop(self.handle().spawn("scan of a block", async move {
                 imported.check_block(objset, &item, &found).await;
                 drop(permit);
             }));
@@ -307,7 +307,7 @@ impl ImportedPool {
 
     /// Counts a window and moves the place behind it.
     fn note(&self, found: WindowOutcome, objset: u64, last: Option<(u64, u64)>) {
-        let scan = &self.scan;
+        let scan = &self.activities.scan;
         let mut phys = scan.phys.borrow_mut();
         phys.examined += found.examined_bytes;
         phys.skipped += found.skipped_bytes;
@@ -334,10 +334,10 @@ impl ImportedPool {
         if bp.is_gang() {
             // Its pieces may lie anywhere.
             let mut ranges = outdated.values().flatten().flatten();
-            return ranges.any(|range| self.tree.was_copied_in(range));
+            return ranges.any(|range| self.tree().was_copied_in(range));
         }
         bp.copies().any(|dva| {
-            if !self.tree.is_removed(dva.vdev) {
+            if !self.tree().is_removed(dva.vdev) {
                 return false;
             }
             let at = vdev::Location {
@@ -347,7 +347,7 @@ impl ImportedPool {
                 born: bp.physical_birth(),
             };
             // A block that cannot be resolved is read, and reported then.
-            let Ok(pieces) = self.tree.resolve(at) else {
+            let Ok(pieces) = self.tree().resolve(at) else {
                 return true;
             };
             pieces.iter().any(|piece| {
@@ -358,9 +358,9 @@ impl ImportedPool {
     }
 
     fn outdated_by_top(&self) -> Outdated {
-        let mut outdated = self.dtls.outdated();
+        let mut outdated = self.devices.dtls.outdated();
         let mut by_top = Outdated::new();
-        for leaf in self.tree.leaves() {
+        for leaf in self.tree().leaves() {
             if let Some(ranges) = outdated.remove(&leaf.guid.0) {
                 by_top.entry(leaf.top).or_default().push(ranges);
             }

@@ -10,8 +10,8 @@ use super::{Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason,
 use crate::auxiliary::AuxiliaryKind;
 use crate::config::pool_state;
 use crate::initialize_trim::LeafActivity;
+use crate::lifecycle;
 use crate::pool::{ImportedPool, Pool};
-use crate::sync;
 
 impl Pool {
     /// Returns everything `zpool status`, `zpool list -v` and `zpool iostat` show.
@@ -30,8 +30,8 @@ impl Pool {
 impl ImportedPool {
     pub(crate) fn status(&self) -> PoolStatus {
         self.collect_damaged_blocks();
-        let outdated: BTreeSet<u64> = self.dtls.outdated().into_keys().collect();
-        let tree = self.tree.status();
+        let outdated: BTreeSet<u64> = self.devices.dtls.outdated().into_keys().collect();
+        let tree = self.tree().status();
         let mut root = self.convert(&tree, true, &outdated);
         root.name = self.config.name().to_owned();
         let space = self.store().space();
@@ -39,7 +39,7 @@ impl ImportedPool {
         // What cannot be reused yet is not free.
         // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
         root.allocated_bytes = space.allocated + space.deferred;
-        let kept = self.space.checkpoint_bytes_by_vdev();
+        let kept = self.space().checkpoint_bytes_by_vdev();
         let (mut weighted, mut normal_bytes) = (Some(0u128), 0u128);
         for top in &mut root.children {
             let Ok(id) = u32::try_from(top.id) else {
@@ -50,9 +50,9 @@ impl ImportedPool {
             top.allocated_bytes = space.allocated + space.deferred;
             let kept = kept.iter().find(|(vdev, _)| *vdev == id);
             top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
-            top.fragmentation_percent = self.space.fragmentation(id);
+            top.fragmentation_percent = self.space().fragmentation(id);
             top.expandable_bytes = self.expandable_bytes(id);
-            top.removing = self.removal.vdev() == Some(id);
+            top.removing = self.activities.removal.vdev() == Some(id);
             top.rebuild = self.rebuild_status(id);
             if self.store().is_idle(id) && !top.is_log {
                 mark_idle(top);
@@ -85,11 +85,11 @@ impl ImportedPool {
             state: pool_state(self.config.label_state()).unwrap_or(PoolState::Active),
             reason,
             details,
-            scan: self.scan.status(),
+            scan: self.activities.scan.status(),
             checkpoint: self.checkpoint_status(),
             removal: self.removal_status(),
             freeing_stopped: self
-                .hierarchy
+                .hierarchy()
                 .background_error()
                 .map(|error| error.to_string()),
             root,
@@ -99,7 +99,7 @@ impl ImportedPool {
             readonly: self.session.readonly,
             txg: self.sync.last_uberblock().txg.0,
             open_nanoseconds: self
-                .handle
+                .handle()
                 .now()
                 .as_nanos()
                 .saturating_sub(self.session.opened.as_nanos()),
@@ -208,7 +208,7 @@ impl ImportedPool {
                 return (StatusReason::IoFailureMultihost, details);
             }
             let reason = match self.properties.number("failmode") {
-                Some(sync::FAILMODE_CONTINUE) => StatusReason::IoFailureContinue,
+                Some(lifecycle::FAILMODE_CONTINUE) => StatusReason::IoFailureContinue,
                 _ => StatusReason::IoFailureWait,
             };
             return (reason, details);
@@ -285,7 +285,7 @@ impl ImportedPool {
         let Some(end) = complete.map(|rebuild| rebuild.end_time).max() else {
             return false;
         };
-        self.scan.status().is_none_or(|scan| {
+        self.activities.scan.status().is_none_or(|scan| {
             let is_over = !scan.running && !scan.cancelled && !scan.resilver;
             is_over && end > scan.end_time
         })

@@ -9,16 +9,17 @@
 //! the pool any more, and a host that imports waits twice as long. Does not protect from hosts that import in the same moment.
 // OpenZFS: module/zfs/mmp.c; module/zfs/spa.c, spa_activity_check_required, spa_activity_check_duration, spa_activity_check
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+mod state;
+
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ondisk::{Guid, Heartbeat, Uberblock};
-use runtime::sync::Event;
-use runtime::{Handle, Instant, JoinHandle};
+use ondisk::{Guid, Uberblock};
+use runtime::{Handle, Instant};
 use vdev::Tree;
 
+pub(crate) use self::state::MultihostState;
+use self::state::nanoseconds;
 use crate::PoolError;
 use crate::discover::Candidate;
 use crate::pool::ImportedPool;
@@ -36,72 +37,6 @@ const SAFETY_FACTOR: u32 = 2;
 const AVERAGE_OVER: u64 = 128;
 const _: () = assert!(AVERAGE_OVER > 0 && SAFETY_FACTOR > 1);
 
-/// Heartbeats of a pool.
-pub(crate) struct MultihostState {
-    tuning: MultihostTuning,
-    /// When the last heartbeat that landed was begun.
-    last: Cell<Option<Instant>>,
-    /// Average time between heartbeats, nanoseconds.
-    delay: Cell<u64>,
-    /// Time and number of the last heartbeat.
-    timestamp: Cell<u64>,
-    sequence: Cell<u16>,
-    /// The leaf that had the last one, and those that have not yet taken theirs.
-    leaf: Cell<Guid>,
-    pending: RefCell<BTreeSet<Guid>>,
-    /// Notified when there is to be no heartbeat any more.
-    stop: Event,
-    task: RefCell<Option<JoinHandle<()>>>,
-    /// No heartbeat landed for too long: another host may have the pool.
-    lost: Cell<bool>,
-}
-
-impl MultihostState {
-    pub(crate) fn new(tuning: MultihostTuning) -> Self {
-        let delay = nanoseconds(tuning.interval());
-        Self {
-            tuning,
-            last: Cell::new(None),
-            delay: Cell::new(delay),
-            timestamp: Cell::new(0),
-            sequence: Cell::new(0),
-            leaf: Cell::new(Guid(0)),
-            pending: RefCell::default(),
-            stop: Event::new("the next heartbeat"),
-            task: RefCell::new(None),
-            lost: Cell::new(false),
-        }
-    }
-
-    /// Whether the pool was given up because no heartbeat landed.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get()
-    }
-
-    /// Wakes the task, which checks whether it is still needed.
-    pub(crate) fn stop_heartbeats(&self) {
-        self.stop.notify_all();
-    }
-
-    /// How long the pool may go without a heartbeat; `None` for ever.
-    fn fail_timeout(&self) -> Option<Duration> {
-        let intervals = self.tuning.fail_intervals;
-        (intervals != 0).then(|| self.tuning.interval() * u32::from(intervals.max(2)))
-    }
-
-    fn heartbeat(&self, sequence: u16) -> Heartbeat {
-        Heartbeat {
-            delay_nanoseconds: self.delay.get().max(1),
-            interval_ms: u32::try_from(self.tuning.interval().as_millis()).unwrap_or(u32::MAX),
-            fail_intervals: match self.tuning.fail_intervals {
-                0 => 0,
-                intervals => intervals.max(2),
-            },
-            sequence,
-        }
-    }
-}
-
 impl ImportedPool {
     /// Whether the property `multihost` is on.
     pub(crate) fn is_multihost(&self) -> bool {
@@ -114,7 +49,7 @@ impl ImportedPool {
         let state = &self.multihost;
         if !self.is_multihost() {
             // The task sees it, too.
-            self.tree.write_until(None);
+            self.tree().write_until(None);
             state.last.set(None);
             state.stop.notify_all();
             return;
@@ -126,9 +61,9 @@ impl ImportedPool {
             return;
         }
         state.delay.set(nanoseconds(state.tuning.interval()));
-        self.extend_lease(self.handle.now());
-        let task = send_heartbeats(Rc::downgrade(self), self.handle.clone());
-        let task = self.handle.spawn("heartbeat", task);
+        self.extend_lease(self.handle().now());
+        let task = send_heartbeats(Rc::downgrade(self), self.handle().clone());
+        let task = self.handle().spawn("heartbeat", task);
         state.task.replace(Some(task));
     }
 
@@ -154,14 +89,14 @@ impl ImportedPool {
             return;
         }
         let state = &self.multihost;
-        let now = self.handle.now();
+        let now = self.handle().now();
         let since = state.last.get().unwrap_or(began);
         let delay = now.as_nanos().saturating_sub(since.as_nanos());
         if delay >= state.delay.get() {
             // A long pause counts at once: others have to wait for it.
             state.delay.set(delay);
         } else {
-            let leaves = self.tree.leaves().len().max(1) as u64;
+            let leaves = self.tree().leaves().len().max(1) as u64;
             let least = nanoseconds(state.tuning.interval()) / leaves;
             let average = (delay + state.delay.get() * (AVERAGE_OVER - 1)) / AVERAGE_OVER;
             state.delay.set(average.max(least));
@@ -174,7 +109,7 @@ impl ImportedPool {
         let last = state.last.get().map_or(began, |last| last.max(began));
         state.last.set(Some(last));
         if let Some(fail_timeout) = state.fail_timeout() {
-            self.tree.write_until(Some(last + fail_timeout));
+            self.tree().write_until(Some(last + fail_timeout));
         }
     }
 
@@ -185,7 +120,7 @@ impl ImportedPool {
     pub(crate) fn check_lease(&self) -> Result<(), PoolError> {
         let state = &self.multihost;
         let late = match (self.is_multihost(), state.last.get(), state.fail_timeout()) {
-            (true, Some(last), Some(fail_timeout)) => self.handle.now() > last + fail_timeout,
+            (true, Some(last), Some(fail_timeout)) => self.handle().now() > last + fail_timeout,
             _ => false,
         };
         if late && !state.lost.replace(true) {
@@ -204,7 +139,7 @@ impl ImportedPool {
     /// Writes a heartbeat to the next leaf, without waiting for it.
     fn send_heartbeat(self: &Rc<Self>) {
         let state = &self.multihost;
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         let mut usable: Vec<Guid> = leaves
             .iter()
             .filter(|leaf| leaf.psize != 0 && !state.pending.borrow().contains(&leaf.guid))
@@ -228,10 +163,10 @@ impl ImportedPool {
         uberblock.timestamp = now;
         uberblock.set_heartbeat(&state.heartbeat(state.sequence.get()));
         state.pending.borrow_mut().insert(leaf);
-        let (tree, pool) = (self.tree.clone(), Rc::downgrade(self));
-        let began = self.handle.now();
-        let label = u8::try_from(self.handle.random_u64() % 4).expect("below 4");
-        drop(self.handle.spawn("heartbeat write", async move {
+        let (tree, pool) = (self.tree().clone(), Rc::downgrade(self));
+        let began = self.handle().now();
+        let label = u8::try_from(self.handle().random_u64() % 4).expect("below 4");
+        drop(self.handle().spawn("heartbeat write", async move {
             let written = tree.write_heartbeat(leaf, label, &uberblock).await;
             let Some(imported) = pool.upgrade() else {
                 return;
@@ -257,7 +192,7 @@ async fn send_heartbeats(pool: Weak<ImportedPool>, handle: Handle) {
                 return;
             }
             imported.send_heartbeat();
-            let leaves = u32::try_from(imported.tree.leaves().len().max(1)).unwrap_or(u32::MAX);
+            let leaves = u32::try_from(imported.tree().leaves().len().max(1)).unwrap_or(u32::MAX);
             let pause = imported.multihost.tuning.interval() / leaves;
             (pause, imported.multihost.stop.wait())
         };
@@ -290,7 +225,7 @@ pub(crate) async fn check_activity(
     let refused = || PoolError::ForeignHost {
         hostname: candidate.hostname.clone(),
         hostid: candidate.hostid,
-        last_access: crate::import::date(candidate.timestamp),
+        last_access: crate::date::date(candidate.timestamp),
     };
     // Software without heartbeats wrote it: there is nothing better to be found out.
     if foreign && !policy.force && !newest.is_multihost() {
@@ -367,7 +302,7 @@ pub async fn is_in_use_elsewhere(
     if !candidate.multihost || candidate.state != PoolState::Active {
         return Ok(false);
     }
-    let tree = crate::import::open_known(handle, candidate).await?;
+    let tree = crate::import::open::open_known(handle, candidate).await?;
     let found = async {
         let Some(newest) = tree.best_uberblock(None).await? else {
             return Ok(false);
@@ -382,13 +317,9 @@ pub async fn is_in_use_elsewhere(
     found
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use ondisk::{BlockPointer, Txg};
+    use ondisk::{BlockPointer, Heartbeat, Txg};
 
     use super::*;
 

@@ -11,36 +11,23 @@
 //! it describe exactly those blocks.  A failure anywhere suspends the pool before the uberblock,
 //! so the disks stay at the last complete txg.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
+mod queue;
+
 use std::rc::Rc;
 
 use dmu::Tx;
 use ondisk::bytes::{index, len64};
 use ondisk::{Guid, NvList, Txg, Uberblock};
-use runtime::JoinHandle;
-use runtime::sync::{OneshotSender, oneshot};
+use runtime::sync::oneshot;
 use vdev::VdevConfig;
 
+pub(crate) use self::queue::SyncLoop;
+use self::queue::{SyncTask, TaskQueue};
 use crate::PoolError;
 use crate::config;
 use crate::hotplug::poll_devices;
+use crate::lifecycle::{FAILMODE_CONTINUE, FAILMODE_PANIC, FAILMODE_WAIT, SUSPENDED};
 use crate::pool::{ImportedPool, Pool};
-
-/// Values of the property `failmode`.
-// OpenZFS: include/sys/fs/zfs.h, zio_failure_mode
-pub(crate) const FAILMODE_WAIT: u64 = 0;
-/// See [`FAILMODE_WAIT`].
-pub(crate) const FAILMODE_CONTINUE: u64 = 1;
-/// See [`FAILMODE_WAIT`].
-pub(crate) const FAILMODE_PANIC: u64 = 2;
-
-/// Reason that waiters get when the pool is suspended.
-pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
-/// Reason that waiters get when the pool was closed.
-pub(crate) const CLOSED: &str = "the pool is no longer imported";
 
 /// More passes than this mean that the txg does not converge: our own mistake.
 /// OpenZFS stops compressing after 8 passes so that sizes cannot change any more.
@@ -49,66 +36,6 @@ const PASSES_MAX: u32 = 100;
 // OpenZFS: module/zfs/spa.c, SPA_SYNC_MIN_VDEVS
 const UBERBLOCK_VDEVS: usize = 3;
 const _: () = assert!(UBERBLOCK_VDEVS > 0 && PASSES_MAX > 8);
-
-/// Work of the pool's own that runs at the start of a sync.
-type SyncWork = Box<
-    dyn FnOnce(Rc<ImportedPool>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>,
->;
-
-struct SyncTask {
-    work: SyncWork,
-    /// Gets the txg, once the work was done in it.
-    done: OneshotSender<Result<Txg, PoolError>>,
-}
-
-impl SyncTask {
-    fn new(
-        work: impl AsyncFnOnce(Rc<ImportedPool>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-        done: OneshotSender<Result<Txg, PoolError>>,
-    ) -> Self {
-        let work: SyncWork = Box::new(move |imported, tx| Box::pin(work(imported, tx)));
-        Self { work, done }
-    }
-}
-
-type TaskQueue = RefCell<VecDeque<SyncTask>>;
-
-/// The loop that syncs one txg after another, and what waits for its next round.
-pub(crate) struct SyncLoop {
-    tasks: TaskQueue,
-    /// Those that run before anything of their txg is freed.
-    early_tasks: TaskQueue,
-    /// The newest uberblock.
-    last_uberblock: Cell<Uberblock>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
-
-impl SyncLoop {
-    /// Makes the loop of a pool whose newest uberblock is this; it does not run yet.
-    pub(crate) fn new(uberblock: Uberblock) -> Self {
-        Self {
-            tasks: RefCell::default(),
-            early_tasks: RefCell::default(),
-            last_uberblock: Cell::new(uberblock),
-            task: RefCell::default(),
-        }
-    }
-
-    /// Whether tasks wait for the next txg.
-    pub(crate) fn has_tasks(&self) -> bool {
-        !self.tasks.borrow().is_empty() || !self.early_tasks.borrow().is_empty()
-    }
-
-    /// Returns the newest uberblock.
-    pub(crate) fn last_uberblock(&self) -> Uberblock {
-        self.last_uberblock.get()
-    }
-
-    /// Takes the task of the loop, to wait for its end.
-    pub(crate) fn take_loop(&self) -> Option<JoinHandle<()>> {
-        self.task.borrow_mut().take()
-    }
-}
 
 /// Starts the loop of a pool.
 pub(crate) fn start(pool: &Pool) {
@@ -125,7 +52,7 @@ pub(crate) fn start(pool: &Pool) {
     }));
     crate::hotplug::begin(pool);
     pool.0.start_heartbeats();
-    let task = pool.0.handle.spawn("txg sync", run(Pool(imported)));
+    let task = pool.0.handle().spawn("txg sync", run(Pool(imported)));
     pool.0.sync.task.replace(Some(task));
 }
 
@@ -142,8 +69,8 @@ async fn run(pool: Pool) {
         let wanted = asked
             || imported.has_own_work()
             || imported.clock().dirty_bytes(open) > 0
-            || imported.hierarchy.is_dirty(open)
-            || imported.hierarchy.has_background_work();
+            || imported.hierarchy().is_dirty(open)
+            || imported.hierarchy().has_background_work();
         if !wanted {
             continue;
         }
@@ -156,7 +83,7 @@ async fn run(pool: Pool) {
         match outcome {
             Ok(()) => {
                 imported.store().txg_synced(txg);
-                imported.hierarchy.synced(txg);
+                imported.hierarchy().synced(txg);
                 imported.clock().synced(txg);
             }
             Err(error) => {
@@ -188,15 +115,15 @@ impl Pool {
     /// As [`Pool::resume`]; `NoSuchDevice`.
     pub async fn clear(&self, vdev: Option<u64>) -> Result<(), PoolError> {
         match vdev {
-            None => self.0.tree.clear_errors(None).await,
+            None => self.0.tree().clear_errors(None).await,
             Some(guid) => {
                 let leaves = self.0.leaves_below(guid)?;
                 for leaf in leaves {
-                    self.0.tree.clear_errors(Some(leaf)).await;
+                    self.0.tree().clear_errors(Some(leaf)).await;
                 }
             }
         }
-        self.0.tree.reopen().await;
+        self.0.tree().reopen().await;
         self.0.check_spares().await;
         self.0.reopen_cache_devices().await;
         if self.0.lifecycle.is_failed() {
@@ -220,7 +147,7 @@ impl ImportedPool {
             }
             vdev.children.iter().find_map(|child| find(child, guid))
         }
-        let tree = self.tree.config();
+        let tree = self.tree().config();
         let found = tree.tops.iter().find_map(|top| find(top, guid));
         let found = found.ok_or(PoolError::NoSuchDevice)?;
         Ok(leaves_of(found).iter().map(|leaf| leaf.guid).collect())
@@ -240,7 +167,7 @@ impl ImportedPool {
         self.lifecycle.suspend(reason);
         match self.properties.number("failmode").unwrap_or(FAILMODE_WAIT) {
             FAILMODE_CONTINUE => self.clock().refuse(true),
-            FAILMODE_PANIC => self.handle.abort(&format!(
+            FAILMODE_PANIC => self.handle().abort(&format!(
                 "Pool '{}' has encountered an uncorrectable I/O failure and the failure mode property for this pool \
                  is set to panic.",
                 self.config.name()
@@ -282,7 +209,7 @@ impl ImportedPool {
 
     async fn run_in(
         &self,
-        queue: &TaskQueue,
+        queue: &TaskQueue<Self>,
         work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
     ) -> Result<(), PoolError> {
         if self.session.readonly {
@@ -329,11 +256,11 @@ impl ImportedPool {
         let tx = Rc::new(self.clock().syncing_tx(txg));
         self.run_tasks(&self.sync.early_tasks, &tx).await?;
         self.judge_devices();
-        if self.space.has_logs() {
+        if self.space().has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
         }
         self.sync_removal(txg, &tx).await?;
-        for last in self.space.merge_dedup_logs(&tx).await? {
+        for last in self.space().merge_dedup_logs(&tx).await? {
             self.store().free(txg, &last).await?;
         }
         self.run_tasks(&self.sync.tasks, &tx).await?;
@@ -347,19 +274,19 @@ impl ImportedPool {
                 pass <= PASSES_MAX,
                 "transaction group {txg} does not converge"
             );
-            if self.config.is_older_than(self.hierarchy.features()) {
+            if self.config.is_older_than(self.hierarchy().features()) {
                 self.features_changed();
             }
             if self.config.is_object_dirty() {
                 self.write_config_object(&tx).await?;
             }
-            self.hierarchy.sync(txg, pass).await?;
-            for event in self.hierarchy.take_events() {
+            self.hierarchy().sync(txg, pass).await?;
+            for event in self.hierarchy().take_events() {
                 self.append_event(&event, &tx).await?;
             }
             // After the frees of this pass, which give up references.
-            let features = self.hierarchy.features();
-            for last in self.space.write_tables(features, &tx).await? {
+            let features = self.hierarchy().features();
+            for last in self.space().write_tables(features, &tx).await? {
                 self.store().free(txg, &last).await?;
             }
             self.record_missed_writes(&tx).await?;
@@ -367,16 +294,16 @@ impl ImportedPool {
             self.write_obsolete(txg, pass, &tx).await?;
             let changes = self.store().take_changes(txg);
             let created = self
-                .space
+                .space()
                 .write(self.store(), txg, pass, changes, &tx)
                 .await?;
             for _ in 0..created {
-                self.hierarchy
+                self.hierarchy()
                     .features()
                     .incr("spacemap_histogram", &tx)
                     .await?;
             }
-            let more = self.hierarchy.is_dirty(txg)
+            let more = self.hierarchy().is_dirty(txg)
                 || self.store().has_changes(txg)
                 || self.config.is_object_dirty();
             if more {
@@ -384,11 +311,11 @@ impl ImportedPool {
             }
             self.store().wait_writes().await?;
             // Failures of the last writes are recorded with this txg, too.
-            let missed = self.tree.take_missed_writes();
+            let missed = self.tree().take_missed_writes();
             if missed.is_empty() {
                 break;
             }
-            self.dtls.defer(missed);
+            self.devices.dtls.defer(missed);
         }
         self.commit(txg).await
     }
@@ -399,8 +326,8 @@ impl ImportedPool {
             tx.is_syncing(),
             "merge log space maps happens in syncing context"
         );
-        let (removed, created) = self.space.merge_logs(txg, tx).await?;
-        let features = self.hierarchy.features();
+        let (removed, created) = self.space().merge_logs(txg, tx).await?;
+        let features = self.hierarchy().features();
         if let Some(uses) = features.refcount("spacemap_histogram") {
             let uses = uses.saturating_sub(removed) + created;
             features
@@ -413,7 +340,11 @@ impl ImportedPool {
         Ok(())
     }
 
-    async fn run_tasks(self: &Rc<Self>, queue: &TaskQueue, tx: &Rc<Tx>) -> Result<(), PoolError> {
+    async fn run_tasks(
+        self: &Rc<Self>,
+        queue: &TaskQueue<Self>,
+        tx: &Rc<Tx>,
+    ) -> Result<(), PoolError> {
         let tasks = std::mem::take(&mut *queue.borrow_mut());
         for task in tasks {
             let result = (task.work)(self.clone(), tx.clone()).await;
@@ -425,8 +356,8 @@ impl ImportedPool {
 
     /// The set of enabled or active features changed: the labels may have to say so.
     fn features_changed(&self) {
-        let features = self.hierarchy.features();
-        self.space.set_features(
+        let features = self.hierarchy().features();
+        self.space().set_features(
             features.is_enabled("spacemap_histogram"),
             features.is_enabled("spacemap_v2"),
         );
@@ -439,18 +370,19 @@ impl ImportedPool {
             tx.is_syncing(),
             "record missed writes happens in syncing context"
         );
-        let mut missed = self.dtls.take_unrecorded();
-        missed.extend(self.tree.take_missed_writes());
-        let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
+        let mut missed = self.devices.dtls.take_unrecorded();
+        missed.extend(self.tree().take_missed_writes());
+        let histogram = self.hierarchy().features().is_enabled("spacemap_histogram");
         for (leaf, ranges) in missed {
-            if self.tree.absences(leaf).is_none() {
+            if self.tree().absences(leaf).is_none() {
                 // Detached meanwhile.
                 continue;
             }
             for range in ranges {
                 let created = self
+                    .devices
                     .dtls
-                    .record(&self.mos, leaf.0, range, histogram, tx)
+                    .record(self.mos(), leaf.0, range, histogram, tx)
                     .await?;
                 self.note_dtl(leaf, created, histogram, tx).await?;
             }
@@ -471,12 +403,12 @@ impl ImportedPool {
             return Ok(());
         };
         if histogram {
-            self.hierarchy
+            self.hierarchy()
                 .features()
                 .incr("spacemap_histogram", tx)
                 .await?;
         }
-        self.tree
+        self.tree()
             .update_config(leaf, |vdev| vdev.dtl = Some(object.0));
         self.dirty_config();
         Ok(())
@@ -485,27 +417,27 @@ impl ImportedPool {
     /// Makes the txg durable: everything before the uberblock, then the uberblock.
     async fn commit(&self, txg: Txg) -> Result<(), PoolError> {
         // Flush before the uberblock: it must never point at unwritten blocks.
-        self.tree.flush().await?;
+        self.tree().flush().await?;
         self.check_lease()?;
         let labels = self.config.take_labels_dirty();
         if labels {
             self.write_labels(txg, [0, 2]).await?;
-            self.tree.flush().await?;
+            self.tree().flush().await?;
         }
         let now = self.unix_time();
-        let mut uberblock = Uberblock::new(txg, self.tree.guid_sum(), now, self.mos.root());
+        let mut uberblock = Uberblock::new(txg, self.tree().guid_sum(), now, self.mos().root());
         self.mark_multihost(&mut uberblock);
-        let began = self.handle.now();
+        let began = self.handle().now();
         assert!(
             uberblock.txg == txg && !self.session.readonly,
             "a commit writes the uberblock of its txg, to a pool that is writable"
         );
         self.write_uberblocks(&uberblock, labels).await?;
         self.note_heartbeat(began);
-        self.tree.flush().await?;
+        self.tree().flush().await?;
         if labels {
             self.write_labels(txg, [1, 3]).await?;
-            self.tree.flush().await?;
+            self.tree().flush().await?;
             self.notify("config_sync", None, NvList::new());
         }
         assert!(
@@ -514,8 +446,8 @@ impl ImportedPool {
         );
         self.sync.last_uberblock.set(uberblock);
         // A leaf that failed only now has missed this txg; the next one records it.
-        let late = self.tree.take_missed_writes();
-        self.dtls.defer(late);
+        let late = self.tree().take_missed_writes();
+        self.devices.dtls.defer(late);
         Ok(())
     }
 
@@ -526,7 +458,7 @@ impl ImportedPool {
             matches!(which, [0, 2] | [1, 3]),
             "labels are written in two halves: one set stays whole if the power is cut"
         );
-        let tree = self.tree.config();
+        let tree = self.tree().config();
         let features = self.label_features();
         let mut writes = Vec::new();
         for top in &tree.tops {
@@ -544,7 +476,7 @@ impl ImportedPool {
                 let guid = leaf.guid;
                 writes.push(async move {
                     for label in which {
-                        self.tree.write_label(guid, label, &packed).await?;
+                        self.tree().write_label(guid, label, &packed).await?;
                     }
                     Ok::<(), vdev::VdevError>(())
                 });
@@ -559,8 +491,8 @@ impl ImportedPool {
         uberblock: &Uberblock,
         everywhere: bool,
     ) -> Result<(), PoolError> {
-        let tree = self.tree.config();
-        let tops: Vec<u32> = self.tree.tops().iter().map(|top| top.id).collect();
+        let tree = self.tree().config();
+        let tops: Vec<u32> = self.tree().tops().iter().map(|top| top.id).collect();
         let mut chosen: Vec<u32> = tops
             .iter()
             .copied()
@@ -570,7 +502,7 @@ impl ImportedPool {
             chosen = tops;
         } else if chosen.len() > UBERBLOCK_VDEVS {
             let count = chosen.len();
-            let start = index(self.handle.random_u64() % len64(count));
+            let start = index(self.handle().random_u64() % len64(count));
             chosen = (0..UBERBLOCK_VDEVS)
                 .map(|i| chosen[(start + i) % count])
                 .collect();
@@ -587,7 +519,7 @@ impl ImportedPool {
         {
             for leaf in leaves_of(top) {
                 let guid = leaf.guid;
-                writes.push(async move { self.tree.write_uberblock(guid, uberblock).await });
+                writes.push(async move { self.tree().write_uberblock(guid, uberblock).await });
             }
         }
         one_must_succeed(runtime::join_all(writes).await)

@@ -4,133 +4,43 @@
 //! Device errors and state changes come from the device tree and are reported here, rate-limited by kind and device.
 // OpenZFS: module/zfs/zfs_fm.c (classes, contents), module/zfs/fm.c (log); include/sys/fm, include/sys/sysevent (names)
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
+mod log;
+
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ondisk::history::keys;
 use ondisk::scan::DamagedBlock;
 use ondisk::{Guid, NvList, NvValue};
-use runtime::{Handle, Timestamp};
+use runtime::Handle;
 use vdev::{Health, LeafEvent, LeafEventKind, LeafEvents, VdevConfig, VdevKind};
 
+use self::log::EVENTS_MAX;
+pub use self::log::EventLog;
+use crate::lifecycle;
 use crate::pool::{ImportedPool, Pool};
-use crate::sync;
 
-/// Events kept.
-// OpenZFS: module/zfs/fm.c, zfs_zevent_len_max
-const KEPT: usize = 512;
 /// Reports of one kind about one device in a second.
 // OpenZFS: module/zfs/vdev.c, zfs_checksum_events_per_second, zfs_slow_io_events_per_second
 const REPORTS_PER_SECOND: u32 = 20;
-const _: () = assert!(KEPT > REPORTS_PER_SECOND as usize);
+const _: () = assert!(EVENTS_MAX > REPORTS_PER_SECOND as usize);
 /// `ECKSUM`: what wrong bytes are called.
 const ECKSUM: i32 = 52;
 
 /// The events of all pools of a process, the newest [`KEPT`]. Clones are the same log.
-#[derive(Clone, Default)]
-pub struct EventLog(Arc<Mutex<Ring>>);
-
-#[derive(Default)]
-struct Ring {
-    kept: VecDeque<(u64, Arc<NvList>)>,
-    /// Number of the newest event ever.
-    last: u64,
-}
-
-impl fmt::Debug for EventLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EventLog({} events)", self.ring().kept.len())
-    }
-}
-
-impl EventLog {
-    fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn post(&self, mut list: NvList, at: Timestamp) {
-        let mut ring = self.ring();
-        ring.last += 1;
-        let id = ring.last;
-        let time = vec![at.seconds, i64::from(at.nanoseconds)];
-        list.insert("time", NvValue::I64Array(time));
-        list.insert("eid", id);
-        if ring.kept.len() == KEPT {
-            ring.kept.pop_front();
-        }
-        ring.kept.push_back((id, Arc::new(list)));
-    }
-
-    /// Returns the events after the one with the number `id` that are still kept, oldest first, with their numbers.
-    #[must_use]
-    pub fn after(&self, id: u64) -> Vec<(u64, Arc<NvList>)> {
-        let ring = self.ring();
-        let newer = ring.kept.iter().filter(|(number, _)| *number > id);
-        newer.cloned().collect()
-    }
-
-    /// Forgets all events; returns how many there were. Numbers go on.
-    pub fn clear(&self) -> usize {
-        let mut ring = self.ring();
-        let count = ring.kept.len();
-        ring.kept.clear();
-        count
-    }
-
-    /// Returns the log as bytes, for another process to go on with.
-    #[must_use]
-    pub fn save(&self) -> Vec<u8> {
-        let ring = self.ring();
-        let lists: Vec<NvList> = ring.kept.iter().map(|(_, list)| (**list).clone()).collect();
-        let last = ring.last;
-        drop(ring);
-        NvList::new()
-            .with("last", last)
-            .with("events", lists)
-            .encode_xdr()
-    }
-
-    /// Puts back what [`EventLog::save`] gave, before what has happened since. What cannot be understood is left out.
-    pub fn load(&self, bytes: &[u8]) {
-        let Ok(saved) = NvList::decode(bytes) else {
-            return;
-        };
-        let mut ring = self.ring();
-        let fresh = std::mem::take(&mut ring.kept);
-        let events = saved.lists("events").unwrap_or_default();
-        for list in events.iter().rev().take(KEPT).rev() {
-            let Some(id) = list.u64("eid") else { continue };
-            ring.kept.push_back((id, Arc::new(list.clone())));
-        }
-        ring.last = saved.u64("last").unwrap_or(0).saturating_add(ring.last);
-        let before = saved.u64("last").unwrap_or(0);
-        for (id, list) in fresh {
-            let id = id.saturating_add(before);
-            let mut list = (*list).clone();
-            list.insert("eid", id);
-            ring.kept.push_back((id, Arc::new(list)));
-        }
-        while ring.kept.len() > KEPT {
-            ring.kept.pop_front();
-        }
-    }
-}
-
 /// Starts to report device events. Those of the import itself are dropped, except for devices that could not be opened.
 pub(crate) fn begin(pool: &Pool) {
     let imported = &pool.0;
-    let notices = imported.tree.events();
+    let notices = imported.tree().events();
     drop(notices.take());
-    for leaf in imported.tree.leaves() {
+    for leaf in imported.tree().leaves() {
         if leaf.health == Health::Unavailable {
             let before = NvList::new().with("prev_state", 0_u64);
             imported.report("vdev.open_failed", Some(leaf.guid), before);
         }
     }
-    let task = report_devices(Rc::downgrade(imported), notices, imported.handle.clone());
-    drop(imported.handle.spawn("events of devices", task));
+    let task = report_devices(Rc::downgrade(imported), notices, imported.handle().clone());
+    drop(imported.handle().spawn("events of devices", task));
 }
 
 async fn report_devices(pool: Weak<ImportedPool>, notices: LeafEvents, handle: Handle) {
@@ -226,7 +136,7 @@ impl ImportedPool {
         list.insert("class", format!("{class}.fs.zfs.{name}"));
         self.add_pool(&mut list);
         if let Some(guid) = vdev {
-            let leaves = self.tree.leaves();
+            let leaves = self.tree().leaves();
             let leaf = leaves.iter().find(|leaf| leaf.guid == guid);
             list.insert("vdev_guid", guid.0);
             let state = leaf.map_or(7, |leaf| state_number(leaf.health));
@@ -249,12 +159,12 @@ impl ImportedPool {
         }
         let mut list = NvList::new();
         list.insert("class", format!("ereport.fs.zfs.{name}"));
-        list.insert("ena", self.handle.now().as_nanos() << 12 | 1);
+        list.insert("ena", self.handle().now().as_nanos() << 12 | 1);
         list.insert("detector", detector);
         self.add_pool(&mut list);
         let failmode = match self.properties.number("failmode") {
-            Some(sync::FAILMODE_CONTINUE) => "continue",
-            Some(sync::FAILMODE_PANIC) => "panic",
+            Some(lifecycle::FAILMODE_CONTINUE) => "continue",
+            Some(lifecycle::FAILMODE_PANIC) => "panic",
             _ => "wait",
         };
         list.insert("pool_failmode", failmode);
@@ -272,7 +182,7 @@ impl ImportedPool {
     }
 
     fn add_leaf(&self, list: &mut NvList, guid: Guid) {
-        let tree = self.tree.config();
+        let tree = self.tree().config();
         let found = tree
             .tops
             .iter()
@@ -286,7 +196,7 @@ impl ImportedPool {
             list.insert("vdev_path", path.as_str());
         }
         list.insert("vdev_ashift", u64::from(top.ashift));
-        if let Some(stats) = self.tree.leaf_stats(guid) {
+        if let Some(stats) = self.tree().leaf_stats(guid) {
             list.insert("vdev_read_errors", stats.read_errors);
             list.insert("vdev_write_errors", stats.write_errors);
             list.insert("vdev_cksum_errors", stats.checksum_errors);
@@ -308,7 +218,7 @@ impl ImportedPool {
         for (name, value) in more.iter() {
             list.insert(name, value.clone());
         }
-        self.events.post(list, self.handle.wall_clock());
+        self.events.post(list, self.handle().wall_clock());
     }
 
     fn report_notice(&self, kind: &'static str, notice: &LeafEvent) {
@@ -387,41 +297,5 @@ impl ImportedPool {
             }
         }
         self.notify("history_event", None, more);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(class: &str) -> NvList {
-        NvList::new().with("class", class)
-    }
-
-    #[test]
-    fn the_log_keeps_the_newest_and_goes_on_in_another_process() {
-        let log = EventLog::default();
-        let at = Timestamp {
-            seconds: 5,
-            nanoseconds: 7,
-        };
-        for number in 0..600 {
-            log.post(event(&format!("e{number}")), at);
-        }
-        let kept = log.after(0);
-        assert_eq!((kept.len(), kept[0].0), (KEPT, 600 - 512 + 1));
-        assert_eq!(log.after(599).len(), 1);
-        let next = EventLog::default();
-        next.post(event("new"), at);
-        next.load(&log.save());
-        let kept = next.after(600);
-        assert_eq!(kept.len(), 1);
-        assert_eq!(kept[0].1.u64("eid"), Some(601));
-        assert_eq!(next.after(0).len(), KEPT);
-        next.load(b"nonsense");
-        assert_eq!(next.clear(), KEPT);
-        assert!(next.after(0).is_empty());
-        next.post(event("later"), at);
-        assert_eq!(next.after(0)[0].0, 602);
     }
 }

@@ -4,39 +4,28 @@
 //! Nothing here waits: the sync loop calls at every round, and the work is done by background tasks.
 // OpenZFS: cmd/zed (agents for hot plug, retirement and replacement)
 
-use std::cell::Cell;
+mod state;
+
 use std::path::Path;
 use std::time::Duration;
 
-use runtime::Instant;
 use vdev::{DiskUse, Health};
 
+pub(crate) use self::state::Hotplug;
 use crate::hot_spares::activate_in_background;
 use crate::pool::{ImportedPool, Pool};
 
 /// How often missing devices are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// When devices are polled.
-pub(crate) struct Hotplug {
-    next_poll: Cell<Instant>,
-}
-
-impl Hotplug {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            next_poll: Cell::new(now),
-        }
-    }
-}
-
 /// Starts the polling of the devices of a pool that has just been opened.
 pub(crate) fn begin(pool: &Pool) {
     let imported = &pool.0;
     imported
+        .activities
         .hotplug
         .next_poll
-        .set(imported.handle.now() + POLL_INTERVAL);
+        .set(imported.handle().now() + POLL_INTERVAL);
 }
 
 /// Polls the devices. Called at every round of the sync loop.
@@ -44,16 +33,20 @@ pub(crate) fn poll_devices(pool: &Pool) {
     activate_in_background(pool);
     let imported = &pool.0;
     crate::autotrim::look(imported);
-    let now = imported.handle.now();
-    if now < imported.hotplug.next_poll.get() {
+    let now = imported.handle().now();
+    if now < imported.activities.hotplug.next_poll.get() {
         return;
     }
-    imported.hotplug.next_poll.set(now + POLL_INTERVAL);
+    imported
+        .activities
+        .hotplug
+        .next_poll
+        .set(now + POLL_INTERVAL);
     if imported.session.readonly || imported.writable().is_err() || imported.away().is_empty() {
         return;
     }
     let pool = pool.clone();
-    drop(pool.0.handle.clone().spawn("hot plug", async move {
+    drop(pool.0.handle().clone().spawn("hot plug", async move {
         // What fails is tried again at the next look.
         drop(pool.reopen().await);
         pool.0.autoreplace(&pool).await;
@@ -63,7 +56,7 @@ pub(crate) fn poll_devices(pool: &Pool) {
 impl ImportedPool {
     /// Returns the leaves that are missing and not offline, with the paths they were at.
     fn away(&self) -> Vec<vdev::LeafInfo> {
-        let mut leaves = self.tree.leaves();
+        let mut leaves = self.tree().leaves();
         leaves.retain(|leaf| matches!(leaf.health, Health::Removed | Health::Unavailable));
         leaves
     }
@@ -76,7 +69,7 @@ impl ImportedPool {
         }
         for leaf in self.away() {
             let path = Path::new(&leaf.path);
-            let found = vdev::disk_use(&self.handle, path).await;
+            let found = vdev::disk_use(self.handle(), path).await;
             if matches!(found, Ok(DiskUse::Free)) && self.writable().is_ok() {
                 // Too small, or replaced already: nothing to be done.
                 drop(pool.attach(leaf.guid.0, path, true, false).await);

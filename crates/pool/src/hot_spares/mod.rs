@@ -4,33 +4,18 @@
 //! is detached, it takes that place for good and leaves the list.
 // OpenZFS: module/zfs/spa.c, spa_vdev_attach, spa_vdev_detach; cmd/zed/agents/zfs_retire.c, replace_with_spare
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+mod state;
+
 use std::rc::Rc;
 
 use ondisk::Guid;
 use vdev::{DiskUse, VdevConfig, VdevKind};
 
+pub(crate) use self::state::HotSpares;
 use crate::PoolError;
 use crate::auxiliary::{AuxiliaryDevice, AuxiliaryKind};
 use crate::config::STATE_SPARE;
 use crate::pool::{ImportedPool, Pool};
-
-/// The activation of hot spares.
-#[derive(Default)]
-pub(crate) struct HotSpares {
-    /// Spares that did not fit: failed device, spare.
-    rejected: RefCell<BTreeSet<(Guid, Guid)>>,
-    /// A task activates spares.
-    activating: Cell<bool>,
-}
-
-impl HotSpares {
-    /// Has spares that did not fit tried again: devices have changed.
-    pub(crate) fn clear_rejected(&self) {
-        self.rejected.borrow_mut().clear();
-    }
-}
 
 impl ImportedPool {
     /// Refuses a spare that another pool uses at present, and one for a vdev that takes none.
@@ -44,7 +29,7 @@ impl ImportedPool {
                 "device is already in use as a spare".into(),
             ));
         }
-        let config = self.tree.config();
+        let config = self.tree().config();
         let top = config.tops.iter().find(|top| top.holds(target));
         let Some(top) = top else {
             return Err(PoolError::NoSuchDevice);
@@ -71,7 +56,7 @@ impl ImportedPool {
             };
         }
         let path = spare.path().ok_or(PoolError::NoSuchDevice)?;
-        match vdev::disk_use(&self.handle, &path).await? {
+        match vdev::disk_use(self.handle(), &path).await? {
             DiskUse::Pool { state, .. } if state == STATE_SPARE => Ok(()),
             // It was ours, and the power went before its label said that it waits again.
             DiskUse::Pool { pool_guid, .. } if pool_guid == self.config.guid() => Ok(()),
@@ -90,7 +75,7 @@ impl ImportedPool {
 
     /// Whether a leaf of the tree is a spare that stands in for another.
     pub(crate) fn is_active_spare(&self, guid: Guid) -> bool {
-        let config = self.tree.config();
+        let config = self.tree().config();
         let leaves = config.leaves();
         leaves
             .iter()
@@ -111,7 +96,7 @@ impl ImportedPool {
             }
             vdev.children.iter().find_map(|child| find(child, guid))
         }
-        let config = self.tree.config();
+        let config = self.tree().config();
         config.tops.iter().find_map(|top| find(top, guid))
     }
 
@@ -119,6 +104,7 @@ impl ImportedPool {
     pub(crate) fn promote_spare(&self, guid: Guid) {
         // Those of a draid are always listed, and go back when a device takes their place.
         let distributed = self
+            .devices
             .auxiliaries
             .spares
             .find(guid)
@@ -126,15 +112,15 @@ impl ImportedPool {
         if distributed {
             return;
         }
-        self.auxiliaries.spares.remove(guid);
-        self.tree.update_config(guid, |vdev| {
+        self.devices.auxiliaries.spares.remove(guid);
+        self.tree().update_config(guid, |vdev| {
             vdev.extra.remove("is_spare");
         });
     }
 
     /// Labels a spare that has left the tree as one that waits.
     pub(crate) async fn relabel_returned_spare(&self, guid: Guid) {
-        if let Some(spare) = self.auxiliaries.spares.find(guid) {
+        if let Some(spare) = self.devices.auxiliaries.spares.find(guid) {
             // A spare that cannot be labelled is shown as unavailable by the next check.
             drop(
                 self.label_auxiliary(AuxiliaryKind::Spare, &spare.config)
@@ -146,7 +132,7 @@ impl ImportedPool {
 
     /// Returns the spares that are no longer needed.
     pub(crate) async fn return_spares(self: &Rc<Self>) -> Result<(), PoolError> {
-        for spare in self.tree.spares_to_return() {
+        for spare in self.tree().spares_to_return() {
             self.detach_leaf(spare).await?;
         }
         Ok(())
@@ -157,11 +143,11 @@ impl ImportedPool {
         if self.refuse_with_checkpoint().is_err() {
             return Vec::new();
         }
-        let rejected = self.hot_spares.rejected.borrow();
-        let spares = self.auxiliaries.spares.devices();
-        let config = self.tree.config();
+        let rejected = self.devices.hot_spares.rejected.borrow();
+        let spares = self.devices.auxiliaries.spares.devices();
+        let config = self.tree().config();
         let mut spare_candidates = Vec::new();
-        for target in self.tree.in_need_of_spares() {
+        for target in self.tree().in_need_of_spares() {
             for spare in &spares {
                 let mut tops = config.tops.iter();
                 let fits = !spare.is_distributed()
@@ -180,15 +166,15 @@ impl ImportedPool {
 pub(crate) fn activate_in_background(pool: &Pool) {
     let imported = pool.0.clone();
     if imported.session.readonly
-        || imported.hot_spares.activating.get()
+        || imported.devices.hot_spares.activating.get()
         || imported.writable().is_err()
         || imported.spare_candidates().is_empty()
     {
         return;
     }
-    imported.hot_spares.activating.set(true);
+    imported.devices.hot_spares.activating.set(true);
     let pool = pool.clone();
-    drop(pool.0.handle.clone().spawn("hot spare", async move {
+    drop(pool.0.handle().clone().spawn("hot spare", async move {
         while let Some((target, spare)) = imported.spare_candidates().into_iter().next() {
             let Some(path) = spare.path() else { break };
             // OpenZFS: cmd/zed/agents/zfs_retire.c, replace_with_spare
@@ -203,10 +189,15 @@ pub(crate) fn activate_in_background(pool: &Pool) {
                 Err(_) => {
                     // Too small, or gone. Not tried again before the spares change.
                     let pair = (target, spare.config.guid);
-                    imported.hot_spares.rejected.borrow_mut().insert(pair);
+                    imported
+                        .devices
+                        .hot_spares
+                        .rejected
+                        .borrow_mut()
+                        .insert(pair);
                 }
             }
         }
-        imported.hot_spares.activating.set(false);
+        imported.devices.hot_spares.activating.set(false);
     }));
 }

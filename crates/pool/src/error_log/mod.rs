@@ -5,7 +5,8 @@
 //! when they are asked for, not when damage is met.
 // OpenZFS: module/zfs/spa_errlog.c (keys, rotation)
 
-use std::cell::{Cell, RefCell};
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use dmu::{Traversal, TraverseOptions, Tx, zap};
@@ -14,93 +15,17 @@ use ondisk::scan::DamagedBlock;
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
 
+pub(crate) use self::state::ErrorLogs;
+use self::state::{ErrorLog, LOG_MAX};
 use crate::PoolError;
 use crate::error::ScanRefusal;
-use crate::pool::{DIRECTORY, ImportedPool, Pool};
+use crate::objects::DIRECTORY;
+use crate::pool::{ImportedPool, Pool};
 use crate::scan::all_datasets;
 
-/// Most damaged blocks kept in one log; more are only counted as one more.
-const LOG_MAX: usize = 65_536;
 /// Most blocks visited when looking for one by its place.
 const LOOKUP_MAX: u64 = 1 << 20;
 const _: () = assert!(LOG_MAX as u64 <= LOOKUP_MAX);
-
-/// One log.
-#[derive(Clone, Debug, Default)]
-struct ErrorLog {
-    /// The ZAP, 0 for none.
-    object: u64,
-    stored: BTreeSet<DamagedBlock>,
-    pending: BTreeSet<DamagedBlock>,
-}
-
-impl ErrorLog {
-    /// Returns whether it was not known.
-    fn add(&mut self, block: DamagedBlock) -> bool {
-        !self.stored.contains(&block)
-            && self.stored.len() + self.pending.len() < LOG_MAX
-            && self.pending.insert(block)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &DamagedBlock> {
-        self.stored.iter().chain(&self.pending)
-    }
-}
-
-/// What is known to be damaged.
-#[derive(Debug, Default)]
-pub(crate) struct ErrorLogs {
-    last: RefCell<ErrorLog>,
-    scrub: RefCell<ErrorLog>,
-    /// The scan is over: its log becomes the last.
-    rotate: Cell<bool>,
-    /// The last log must be written anew (blocks were repaired, or its form changes).
-    rewrite: Cell<bool>,
-    /// Form the logs have on disk: one of each head's own (`head_errlog`), or plain.
-    by_head: Cell<bool>,
-}
-
-impl ErrorLogs {
-    /// Notes what a scan met; returns whether it was not known.
-    pub(crate) fn note_in_scan(&self, block: DamagedBlock) -> bool {
-        self.scrub.borrow_mut().add(block)
-    }
-
-    fn note(&self, block: DamagedBlock, scanning: bool) -> bool {
-        if scanning || self.rotate.get() {
-            self.note_in_scan(block)
-        } else {
-            self.last.borrow_mut().add(block)
-        }
-    }
-
-    /// Makes the log of a finished scan the last one, with the next txg.
-    pub(crate) fn rotate(&self) {
-        self.rotate.set(true);
-    }
-
-    /// Whether the next txg has something to write.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.rotate.get()
-            || self.rewrite.get()
-            || !self.last.borrow().pending.is_empty()
-            || !self.scrub.borrow().pending.is_empty()
-    }
-
-    /// Returns all blocks known to be damaged.
-    pub(crate) fn all(&self) -> BTreeSet<DamagedBlock> {
-        let mut all: BTreeSet<DamagedBlock> = self.scrub.borrow().all().copied().collect();
-        if !self.rotate.get() {
-            all.extend(self.last.borrow().all());
-        }
-        all
-    }
-
-    /// Returns how many there are.
-    pub(crate) fn count(&self) -> u64 {
-        ondisk::bytes::len64(self.all().len())
-    }
-}
 
 /// ErrorLogs of one object, where it is found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,7 +47,7 @@ impl Pool {
     pub async fn damaged_objects(&self) -> Result<Vec<DamagedObject>, PoolError> {
         self.0.collect_damaged_blocks();
         let blocks = self.0.error_logs.all();
-        let datasets = all_datasets(&self.0.mos).await?;
+        let datasets = all_datasets(self.0.mos()).await?;
         let mut objects = BTreeSet::new();
         for block in blocks {
             for objset in self.0.holders(&block, &datasets).await {
@@ -136,7 +61,7 @@ impl Pool {
                 let name = if objset == 0 {
                     None
                 } else {
-                    let dataset = self.0.hierarchy.dataset_by_object(ObjectId(objset)).await;
+                    let dataset = self.0.hierarchy().dataset_by_object(ObjectId(objset)).await;
                     dataset.ok().map(|dataset| dataset.name())
                 };
                 entry.insert(name);
@@ -157,7 +82,12 @@ impl Pool {
     /// `Scan` while a scan runs; `ReadOnly`, `Suspended`, `Closed`.
     pub async fn scrub_errors(&self) -> Result<u64, PoolError> {
         let imported = &self.0;
-        if let Some(scan) = imported.scan.status().filter(|scan| scan.running) {
+        if let Some(scan) = imported
+            .activities
+            .scan
+            .status()
+            .filter(|scan| scan.running)
+        {
             return Err(match (scan.resilver, scan.paused_since) {
                 (true, _) => ScanRefusal::Resilvering,
                 (false, 0) => ScanRefusal::Scrubbing,
@@ -169,7 +99,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         self.sync().await?;
-        let datasets = all_datasets(&imported.mos).await?;
+        let datasets = all_datasets(imported.mos()).await?;
         let mut left = BTreeSet::new();
         for block in imported.error_logs.all() {
             for objset in imported.holders(&block, &datasets).await {
@@ -196,7 +126,11 @@ impl ImportedPool {
         if !self.store().has_damaged() {
             return;
         }
-        let scanning = self.scan.status().is_some_and(|scan| scan.running);
+        let scanning = self
+            .activities
+            .scan
+            .status()
+            .is_some_and(|scan| scan.running);
         for (bookmark, birth) in self.store().take_damaged() {
             let block = DamagedBlock {
                 objset: bookmark.objset,
@@ -212,7 +146,7 @@ impl ImportedPool {
     }
 
     fn heads_have_logs(&self) -> bool {
-        self.hierarchy.features().is_enabled("head_errlog")
+        self.hierarchy().features().is_enabled("head_errlog")
     }
 
     /// Reads both logs.
@@ -222,7 +156,7 @@ impl ImportedPool {
             ("errlog_last", &self.error_logs.last),
             ("errlog_scrub", &self.error_logs.scrub),
         ] {
-            let object = zap::lookup_u64(&self.mos, DIRECTORY, key)
+            let object = zap::lookup_u64(self.mos(), DIRECTORY, key)
                 .await?
                 .unwrap_or(0);
             if object == 0 {
@@ -241,7 +175,7 @@ impl ImportedPool {
 
     async fn read_log(&self, object: ObjectId) -> Result<BTreeSet<DamagedBlock>, PoolError> {
         let mut found = BTreeSet::new();
-        for entry in zap::entries(&self.mos, object).await? {
+        for entry in zap::entries(self.mos(), object).await? {
             if !self.heads_have_logs() {
                 found.extend(DamagedBlock::from_plain_key(&entry.name));
                 continue;
@@ -253,7 +187,7 @@ impl ImportedPool {
                 continue;
             };
             let own = ObjectId(value.first().copied().unwrap_or(0));
-            for entry in zap::entries(&self.mos, own).await? {
+            for entry in zap::entries(self.mos(), own).await? {
                 found.extend(DamagedBlock::from_head_key(head, &entry.name));
             }
             if found.len() > LOG_MAX {
@@ -295,7 +229,7 @@ impl ImportedPool {
         }
         for (key, log) in [("errlog_last", &mut last), ("errlog_scrub", &mut scrub)] {
             self.append_log(log, tx).await?;
-            zap::update_u64(&self.mos, DIRECTORY, key, log.object, tx).await?;
+            zap::update_u64(self.mos(), DIRECTORY, key, log.object, tx).await?;
         }
         // What was noted while this wrote stays pending.
         for (cell, log) in [
@@ -316,7 +250,7 @@ impl ImportedPool {
         }
         let spec = zap::ZapSpec::new(ObjectType::ERROR_LOG);
         if log.object == 0 {
-            log.object = zap::create(&self.mos, &spec, tx).await?.0;
+            log.object = zap::create(self.mos(), &spec, tx).await?.0;
         }
         let object = ObjectId(log.object);
         // The value is a name, which OpenZFS leaves empty, too.
@@ -324,17 +258,17 @@ impl ImportedPool {
         for block in pending {
             if self.heads_have_logs() {
                 let head = self.head_of(block.objset).await;
-                let own = match zap::lookup_int_key(&self.mos, object, head).await? {
+                let own = match zap::lookup_int_key(self.mos(), object, head).await? {
                     Some(own) => ObjectId(own),
                     None => {
-                        let own = zap::create(&self.mos, &spec, tx).await?;
-                        zap::update_int_key(&self.mos, object, head, own.0, tx).await?;
+                        let own = zap::create(self.mos(), &spec, tx).await?;
+                        zap::update_int_key(self.mos(), object, head, own.0, tx).await?;
                         own
                     }
                 };
-                zap::update(&self.mos, own, block.head_key(), &value, tx).await?;
+                zap::update(self.mos(), own, block.head_key(), &value, tx).await?;
             } else {
-                zap::update(&self.mos, object, block.plain_key(), &value, tx).await?;
+                zap::update(self.mos(), object, block.plain_key(), &value, tx).await?;
             }
             log.stored.insert(block);
         }
@@ -346,23 +280,23 @@ impl ImportedPool {
             return Ok(());
         }
         let object = ObjectId(object);
-        for entry in zap::entries(&self.mos, object).await? {
+        for entry in zap::entries(self.mos(), object).await? {
             // Entries of plain logs are bytes; those of heads are objects.
             if let zap::ZapValue::U64(value) = entry.value
                 && let Some(&own) = value.first()
             {
-                self.mos.free_object(ObjectId(own), tx).await?;
+                self.mos().free_object(ObjectId(own), tx).await?;
             }
         }
-        Ok(self.mos.free_object(object, tx).await?)
+        Ok(self.mos().free_object(object, tx).await?)
     }
 
     /// Returns the head of a dataset's directory; the dataset itself when that cannot be found.
     async fn head_of(&self, objset: u64) -> u64 {
         let head = async {
-            let bonus = self.mos.bonus(ObjectId(objset)).await.ok()?;
+            let bonus = self.mos().bonus(ObjectId(objset)).await.ok()?;
             let phys = DslDatasetPhys::decode(&bonus.bytes).ok()?;
-            let bonus = self.mos.bonus(ObjectId(phys.dir_obj)).await.ok()?;
+            let bonus = self.mos().bonus(ObjectId(phys.dir_obj)).await.ok()?;
             DslDirPhys::decode(&bonus.bytes).ok()
         };
         match head.await {
@@ -404,7 +338,7 @@ impl ImportedPool {
         datasets: &BTreeMap<u64, DslDatasetPhys>,
     ) -> bool {
         let root = if objset == 0 {
-            self.mos.root()
+            self.mos().root()
         } else {
             match datasets.get(&objset) {
                 Some(phys) => phys.bp,
@@ -454,7 +388,7 @@ impl ImportedPool {
             resume: Some((ObjectId(block.object), first)),
             ..TraverseOptions::default()
         };
-        let mut traversal = Traversal::new(&self.services, root, options);
+        let mut traversal = Traversal::new(self.services(), root, options);
         for _ in 0..LOOKUP_MAX {
             let item = traversal.next().await.ok().flatten()?;
             let here = item.object.0 == block.object

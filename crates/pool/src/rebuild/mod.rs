@@ -13,7 +13,8 @@
 //! not be brought, keeps its dirty-time log, and the healing resilver sees to it.
 // OpenZFS: module/zfs/vdev_rebuild.c (states, what is recorded when)
 
-use std::cell::{Cell, RefCell};
+mod state;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -22,13 +23,13 @@ use std::time::Duration;
 use dmu::{Tx, zap};
 use ondisk::rebuild::{REBUILD_KEY, RebuildPhys, rebuild_state};
 use ondisk::{Guid, NvList, ObjectId};
-use runtime::JoinHandle;
 use vdev::{Rebuilt, TopInfo, VdevConfig, VdevError};
 
+pub(crate) use self::state::Rebuilds;
+use self::state::{Pass, Rebuild};
 use crate::PoolError;
 use crate::error::ScanRefusal;
 use crate::pool::{ImportedPool, Pool};
-use crate::spec::RebuildTuning;
 use crate::status::{RebuildState, RebuildStatus};
 
 const FEATURE: &str = "device_rebuild";
@@ -48,38 +49,6 @@ const NOT_THIS_VDEV: &str = "only mirror and dRAID vdevs support sequential reco
 const NO_FEATURE: &str =
     "device_rebuild feature must be enabled in order to use sequential reconstruction";
 const NOT_HERE: &str = "can only attach to mirrors and top-level disks";
-
-/// All rebuilds of a pool.
-pub(crate) struct Rebuilds {
-    tuning: RebuildTuning,
-    /// By top-level vdev: under way, or the last one.
-    jobs: RefCell<BTreeMap<u32, Rc<Rebuild>>>,
-    /// Rebuilds stand still, for tests.
-    paused: Cell<bool>,
-}
-
-/// The rebuild of one top-level vdev.
-struct Rebuild {
-    vdev: u32,
-    phys: Cell<RebuildPhys>,
-    /// The devices it works for.
-    targets: RefCell<Vec<Guid>>,
-    pass: Cell<Pass>,
-    /// Told to stop.
-    stopped: Cell<bool>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
-
-/// Counts of this session, which are not kept on disk.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pass {
-    began_nanoseconds: u64,
-    /// What earlier sessions took.
-    earlier_ms: u64,
-    scanned: u64,
-    issued: u64,
-    skipped: u64,
-}
 
 /// How often each leaf of a vdev had been away.
 type Absences = BTreeMap<Guid, u64>;
@@ -101,62 +70,6 @@ enum SavedProgress {
     RolledBack,
 }
 
-impl Rebuilds {
-    pub(crate) fn new(tuning: RebuildTuning) -> Self {
-        Self {
-            paused: Cell::new(tuning.paused),
-            tuning,
-            jobs: RefCell::default(),
-        }
-    }
-
-    /// Whether a rebuild is under way anywhere.
-    pub(crate) fn is_active(&self) -> bool {
-        self.jobs.borrow().values().any(|job| job.is_active())
-    }
-
-    fn job(&self, vdev: u32) -> Option<Rc<Rebuild>> {
-        self.jobs.borrow().get(&vdev).cloned()
-    }
-
-    fn all(&self) -> Vec<Rc<Rebuild>> {
-        self.jobs.borrow().values().cloned().collect()
-    }
-}
-
-impl Rebuild {
-    fn new(vdev: u32, phys: RebuildPhys) -> Rc<Self> {
-        Rc::new(Self {
-            vdev,
-            phys: Cell::new(phys),
-            targets: RefCell::default(),
-            pass: Cell::default(),
-            stopped: Cell::new(false),
-            task: RefCell::default(),
-        })
-    }
-
-    fn is_active(&self) -> bool {
-        self.phys.get().state == rebuild_state::ACTIVE
-    }
-
-    fn change(&self, change: impl FnOnce(&mut RebuildPhys)) {
-        let mut phys = self.phys.get();
-        change(&mut phys);
-        self.phys.set(phys);
-    }
-
-    /// Stops the worker, and waits until it has.
-    async fn stop(&self) {
-        self.stopped.set(true);
-        let task = self.task.borrow_mut().take();
-        if let Some(task) = task {
-            task.await;
-        }
-        self.stopped.set(false);
-    }
-}
-
 impl Pool {
     /// As [`Pool::attach`], with a sequential resilver (`zpool attach -s`, `zpool replace -s`).
     ///
@@ -174,14 +87,14 @@ impl Pool {
 
     /// Pauses or resumes all rebuilds, for tests that inspect one under way.
     pub fn pause_rebuilds(&self, paused: bool) {
-        self.0.rebuild.paused.set(paused);
+        self.0.activities.rebuild.paused.set(paused);
     }
 }
 
 impl ImportedPool {
     /// Whether a rebuild could begin now, as far as the pool is concerned.
     pub(crate) fn may_rebuild(&self) -> bool {
-        self.hierarchy.features().is_enabled(FEATURE) && !self.scan.is_resilvering()
+        self.hierarchy().features().is_enabled(FEATURE) && !self.activities.scan.is_resilvering()
     }
 
     /// Refuses a device that is to be rebuilt (or not, while others are).
@@ -194,37 +107,37 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         let refuse = |why: &str| Err(PoolError::Invalid(why.to_owned()));
         if !sequential {
-            return match self.rebuild.is_active() {
+            return match self.activities.rebuild.is_active() {
                 true => Err(ScanRefusal::Rebuilding.into()),
                 false => Ok(()),
             };
         }
-        if !self.hierarchy.features().is_enabled(FEATURE) {
+        if !self.hierarchy().features().is_enabled(FEATURE) {
             return refuse(if replace { NOT_THIS_VDEV } else { NO_FEATURE });
         }
-        if self.scan.is_resilvering() {
+        if self.activities.scan.is_resilvering() {
             return Err(ScanRefusal::Resilvering.into());
         }
         let vdev = self.top_of_leaf(target).ok_or(PoolError::NoSuchDevice)?;
-        if !self.tree.can_rebuild(vdev) {
+        if !self.tree().can_rebuild(vdev) {
             return refuse(if replace { NOT_THIS_VDEV } else { NOT_HERE });
         }
         Ok(())
     }
 
     fn top_of_leaf(&self, leaf: Guid) -> Option<u32> {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         let found = leaves.iter().find(|known| known.guid == leaf);
         found.map(|found| found.top)
     }
 
     fn top_config_of(&self, vdev: u32) -> Option<VdevConfig> {
-        self.tree.config().tops.get(vdev as usize).cloned()
+        self.tree().config().tops.get(vdev as usize).cloned()
     }
 
     /// Returns the devices of a vdev that a rebuild works for: they joined for one, and lack something.
     fn rebuild_targets(&self, vdev: u32) -> Vec<Guid> {
-        let config = self.tree.config();
+        let config = self.tree().config();
         let Some(top) = config.tops.get(vdev as usize) else {
             return Vec::new();
         };
@@ -239,32 +152,32 @@ impl ImportedPool {
     }
 
     fn absences_below(&self, vdev: u32) -> Absences {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         let mine = leaves.iter().filter(|leaf| leaf.top == vdev);
-        mine.filter_map(|leaf| Some((leaf.guid, self.tree.absences(leaf.guid)?)))
+        mine.filter_map(|leaf| Some((leaf.guid, self.tree().absences(leaf.guid)?)))
             .collect()
     }
 
     /// Reads at import what is known of rebuilds. Nothing is started yet.
     pub(crate) async fn load_rebuilds(&self) -> Result<(), PoolError> {
-        if !self.hierarchy.features().is_enabled(FEATURE) {
+        if !self.hierarchy().features().is_enabled(FEATURE) {
             return Ok(());
         }
-        for top in self.tree.config().tops {
+        for top in self.tree().config().tops {
             let (Some(vdev_zap), Ok(vdev)) = (top.zap_top, u32::try_from(top.id)) else {
                 continue;
             };
-            if vdev_zap == 0 || !self.tree.can_rebuild(vdev) {
+            if vdev_zap == 0 || !self.tree().can_rebuild(vdev) {
                 continue;
             }
-            let found = zap::lookup(&self.mos, ObjectId(vdev_zap), REBUILD_KEY).await?;
+            let found = zap::lookup(self.mos(), ObjectId(vdev_zap), REBUILD_KEY).await?;
             let Some(zap::ZapValue::U64(words)) = found else {
                 continue;
             };
             if let Some(phys) = RebuildPhys::from_words(&words) {
                 let job = Rebuild::new(vdev, phys);
                 job.pass.set(self.new_pass(&phys));
-                self.rebuild.jobs.borrow_mut().insert(vdev, job);
+                self.activities.rebuild.jobs.borrow_mut().insert(vdev, job);
             }
         }
         Ok(())
@@ -272,7 +185,7 @@ impl ImportedPool {
 
     fn new_pass(&self, phys: &RebuildPhys) -> Pass {
         Pass {
-            began_nanoseconds: self.handle.now().as_nanos(),
+            began_nanoseconds: self.handle().now().as_nanos(),
             earlier_ms: phys.scan_time_ms,
             ..Pass::default()
         }
@@ -280,7 +193,7 @@ impl ImportedPool {
 
     /// Goes on with the rebuilds that are under way and have no worker; gives those up that have nothing to do.
     pub(crate) async fn continue_rebuilds(self: &Rc<Self>) -> Result<(), PoolError> {
-        for job in self.rebuild.all() {
+        for job in self.activities.rebuild.all() {
             if !job.is_active() || job.task.borrow().is_some() || self.lifecycle.is_closed() {
                 continue;
             }
@@ -291,7 +204,7 @@ impl ImportedPool {
             }
             job.targets.replace(targets);
             let (weak, worker) = (Rc::downgrade(self), Rc::clone(&job));
-            let task = self.handle.spawn("a rebuild", run(weak, worker));
+            let task = self.handle().spawn("a rebuild", run(weak, worker));
             job.task.replace(Some(task));
         }
         Ok(())
@@ -301,7 +214,7 @@ impl ImportedPool {
     pub(crate) async fn stop_rebuild_of(&self, leaf: Guid) {
         if let Some(job) = self
             .top_of_leaf(leaf)
-            .and_then(|vdev| self.rebuild.job(vdev))
+            .and_then(|vdev| self.activities.rebuild.job(vdev))
         {
             job.stop().await;
         }
@@ -309,14 +222,14 @@ impl ImportedPool {
 
     /// Stops the worker on a vdev.
     pub(crate) async fn stop_rebuild(&self, vdev: u32) {
-        if let Some(job) = self.rebuild.job(vdev) {
+        if let Some(job) = self.activities.rebuild.job(vdev) {
             job.stop().await;
         }
     }
 
     /// Stops all workers before the pool is left. They go on after the next import.
     pub(crate) async fn stop_rebuilds(&self) {
-        for job in self.rebuild.all() {
+        for job in self.activities.rebuild.all() {
             job.stop().await;
         }
     }
@@ -329,15 +242,17 @@ impl ImportedPool {
         );
         let vdev = self.top_of_leaf(leaf).ok_or(PoolError::NoSuchDevice)?;
         let txg = tx.txg().0;
-        self.tree.update_config(leaf, |vdev| {
+        self.tree().update_config(leaf, |vdev| {
             vdev.extra.insert(REBUILD_TXG, txg);
         });
         self.dirty_config();
         let targets = self.rebuild_targets(vdev);
-        let missing = targets.iter().flat_map(|guid| self.dtls.missing(guid.0));
+        let missing = targets
+            .iter()
+            .flat_map(|guid| self.devices.dtls.missing(guid.0));
         let missing: Vec<Range<u64>> = missing.collect();
         let first = missing.iter().map(|range| range.start).min().unwrap_or(txg);
-        let known = self.rebuild.job(vdev);
+        let known = self.activities.rebuild.job(vdev);
         let was_active = known.as_ref().is_some_and(|job| job.is_active());
         let start_time = match known.filter(|_| was_active) {
             Some(job) => job.phys.get().start_time,
@@ -352,9 +267,9 @@ impl ImportedPool {
         };
         let job = Rebuild::new(vdev, phys);
         job.pass.set(self.new_pass(&phys));
-        self.rebuild.jobs.borrow_mut().insert(vdev, job);
+        self.activities.rebuild.jobs.borrow_mut().insert(vdev, job);
         if !was_active {
-            self.hierarchy.features().incr(FEATURE, tx).await?;
+            self.hierarchy().features().incr(FEATURE, tx).await?;
         }
         self.store_rebuild(vdev, tx).await?;
         let word = if was_active { "reset" } else { "started" };
@@ -370,7 +285,7 @@ impl ImportedPool {
             tx.is_syncing(),
             "forget rebuilds happens in syncing context"
         );
-        for job in self.rebuild.all() {
+        for job in self.activities.rebuild.all() {
             if !job.is_active() && job.phys.get().state != rebuild_state::NONE {
                 job.phys.set(RebuildPhys::default());
                 self.store_rebuild(job.vdev, tx).await?;
@@ -388,9 +303,9 @@ impl ImportedPool {
         let Ok(vdev) = u32::try_from(vdev) else {
             return Ok(());
         };
-        let job = self.rebuild.jobs.borrow_mut().remove(&vdev);
+        let job = self.activities.rebuild.jobs.borrow_mut().remove(&vdev);
         if job.is_some_and(|job| job.is_active()) {
-            self.hierarchy.features().decr(FEATURE, tx).await?;
+            self.hierarchy().features().decr(FEATURE, tx).await?;
         }
         Ok(())
     }
@@ -398,9 +313,9 @@ impl ImportedPool {
     async fn store_rebuild(&self, vdev: u32, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "store rebuild happens in syncing context");
         let vdev_zap = self.top_config_of(vdev).and_then(|top| top.zap_top);
-        if let (Some(vdev_zap), Some(job)) = (vdev_zap, self.rebuild.job(vdev)) {
+        if let (Some(vdev_zap), Some(job)) = (vdev_zap, self.activities.rebuild.job(vdev)) {
             let value = zap::ZapValue::U64(job.phys.get().to_words());
-            zap::update(&self.mos, ObjectId(vdev_zap), REBUILD_KEY, &value, tx).await?;
+            zap::update(self.mos(), ObjectId(vdev_zap), REBUILD_KEY, &value, tx).await?;
         }
         Ok(())
     }
@@ -435,26 +350,27 @@ impl ImportedPool {
                 let done = 0..phys.max_txg;
                 for target in job.targets.take() {
                     imported
+                        .devices
                         .dtls
-                        .subtract(&imported.mos, target.0, std::slice::from_ref(&done), &tx)
+                        .subtract(imported.mos(), target.0, std::slice::from_ref(&done), &tx)
                         .await?;
-                    imported.tree.note_resilvered(target, &done);
+                    imported.tree().note_resilvered(target, &done);
                 }
             }
-            for leaf in imported.tree.leaves() {
+            for leaf in imported.tree().leaves() {
                 if leaf.top == job.vdev {
                     imported.clear_rebuild_txg(leaf.guid);
                 }
             }
             imported.store_rebuild(job.vdev, &tx).await?;
-            imported.hierarchy.features().decr(FEATURE, &tx).await?;
+            imported.hierarchy().features().decr(FEATURE, &tx).await?;
             let word = match state {
                 rebuild_state::COMPLETE => "complete",
                 _ => "canceled",
             };
             imported.log_rebuild(job.vdev, word, &tx).await?;
             imported.notify_rebuild(job.vdev, "resilver_finish");
-            if state == rebuild_state::COMPLETE && imported.rebuild.tuning.scrub {
+            if state == rebuild_state::COMPLETE && imported.activities.rebuild.tuning.scrub {
                 imported.setup_scrub(&tx).await?;
             }
             Ok(())
@@ -464,7 +380,7 @@ impl ImportedPool {
 
     /// A leaf is no longer rebuilt.
     fn clear_rebuild_txg(&self, leaf: Guid) {
-        self.tree.update_config(leaf, |vdev| {
+        self.tree().update_config(leaf, |vdev| {
             vdev.extra.remove(REBUILD_TXG);
         });
         self.dirty_config();
@@ -483,7 +399,7 @@ impl ImportedPool {
         let usable = self.leaves_to_resilver();
         let mut dropped = Vec::new();
         job.targets.borrow_mut().retain(|target| {
-            let absences = self.tree.absences(*target);
+            let absences = self.tree().absences(*target);
             let stays = absences.is_some()
                 && absences == seen.get(target).copied()
                 && usable.contains_key(&target.0);
@@ -506,11 +422,11 @@ impl ImportedPool {
         kept: &mut RebuildPhys,
         seen: &mut Absences,
     ) -> Result<SavedProgress, PoolError> {
-        self.tree.flush_vdev(job.vdev).await?;
+        self.tree().flush_vdev(job.vdev).await?;
         self.drop_targets(job, seen);
         let now = self.absences_below(job.vdev);
         let distributed = job.targets.borrow().iter().any(|&target| {
-            let spare = self.auxiliaries.spares.find(target);
+            let spare = self.devices.auxiliaries.spares.find(target);
             spare.is_some_and(|spare| spare.is_distributed())
         });
         if *seen != now {
@@ -535,12 +451,12 @@ impl ImportedPool {
     }
 
     fn pass_ms(&self, pass: &Pass) -> u64 {
-        let now = self.handle.now().as_nanos();
+        let now = self.handle().now().as_nanos();
         now.saturating_sub(pass.began_nanoseconds) / 1_000_000
     }
 
     fn top_now(&self, vdev: u32) -> Result<TopInfo, PoolError> {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let found = tops.into_iter().find(|top| top.id == vdev);
         found.ok_or(PoolError::NoSuchDevice)
     }
@@ -556,11 +472,11 @@ impl ImportedPool {
         job.pass.set(self.new_pass(&kept));
         let mut at = kept.last_offset;
         self.estimate(job, at)?;
-        let mut stored = self.handle.now();
+        let mut stored = self.handle().now();
         loop {
             let stopped = || job.stopped.get() || self.lifecycle.is_stopped();
-            while self.rebuild.paused.get() && !stopped() {
-                self.handle.sleep(PAUSE).await;
+            while self.activities.rebuild.paused.get() && !stopped() {
+                self.handle().sleep(PAUSE).await;
             }
             if self.lifecycle.is_stopped() {
                 return Ok(RebuildEnd::Stopped);
@@ -571,10 +487,10 @@ impl ImportedPool {
             }
             let top = self.top_now(job.vdev)?;
             let is_done = at >> top.metaslab_shift >= top.metaslab_count;
-            let due = self.handle.now() >= stored + self.rebuild.tuning.store_every;
+            let due = self.handle().now() >= stored + self.activities.rebuild.tuning.store_every;
             if is_done || due || stopped() {
                 let saved = self.save_rebuild(job, at, &mut kept, &mut seen).await?;
-                stored = self.handle.now();
+                stored = self.handle().now();
                 if saved == SavedProgress::RolledBack {
                     at = kept.last_offset;
                     continue;
@@ -628,14 +544,16 @@ impl ImportedPool {
         let metaslab = u32::try_from(number).map_err(|_| PoolError::NoSuchDevice)?;
         let live = self.store().allocated_in(top.id, metaslab, &window).await?;
         let (mut pieces, mut bytes) = (Vec::new(), 0);
-        let most = self.rebuild.tuning.segment_bytes;
+        let most = self.activities.rebuild.tuning.segment_bytes;
         for range in live {
             let mut from = range.start;
             while from < range.end {
-                if bytes >= self.rebuild.tuning.batch_bytes || pieces.len() >= BATCH_PIECES {
+                if bytes >= self.activities.rebuild.tuning.batch_bytes
+                    || pieces.len() >= BATCH_PIECES
+                {
                     return Ok((pieces, from));
                 }
-                let len = self.tree.rebuild_len(top.id, &(from..range.end), most)?;
+                let len = self.tree().rebuild_len(top.id, &(from..range.end), most)?;
                 assert!(
                     len > 0 && len <= range.end - from,
                     "a piece of {len} bytes lies in {from:x}..{:x} and moves on",
@@ -664,7 +582,7 @@ impl ImportedPool {
         let targets = job.targets.borrow().clone();
         let works = pieces
             .iter()
-            .map(|piece| self.tree.rebuild(job.vdev, piece, &targets));
+            .map(|piece| self.tree().rebuild(job.vdev, piece, &targets));
         let results: Vec<Result<Rebuilt, VdevError>> = runtime::join_all(works).await;
         if self.drop_targets(job, seen) {
             return Ok(Some(false));
@@ -695,7 +613,7 @@ impl ImportedPool {
 
     /// Returns what is said of the rebuild of a vdev; `None` when there never was one.
     pub(crate) fn rebuild_status(&self, vdev: u32) -> Option<RebuildStatus> {
-        let job = self.rebuild.job(vdev)?;
+        let job = self.activities.rebuild.job(vdev)?;
         let (phys, pass) = (job.phys.get(), job.pass.get());
         let state = match phys.state {
             rebuild_state::ACTIVE => RebuildState::Active,
@@ -744,7 +662,7 @@ async fn run(weak: Weak<ImportedPool>, job: Rc<Rebuild>) {
     if ended.is_ok() && !imported.lifecycle.is_closed() {
         // A task of its own: a caller that waits for this one may be about to begin another.
         let after = Rc::clone(&imported);
-        drop(imported.handle.spawn("after a rebuild", async move {
+        drop(imported.handle().spawn("after a rebuild", async move {
             // What fails stays in the dirty-time logs and is tried again at the next occasion.
             drop(after.after_rebuild().await);
         }));

@@ -11,27 +11,13 @@ use ondisk::{ObjectId, Txg};
 use vdev::TopInfo;
 use zio::CheckpointFrees;
 
+use super::SpaceMaps;
+use super::checkpoint_map::CheckpointMap;
 use crate::PoolError;
-use crate::space::SpaceMaps;
-use crate::space_map::{self, Encoder, Header, MapType, Scale};
+use crate::space_map::{self, Encoder, MapType, Scale};
 
 /// Key of a vdev's map in the vdev's ZAP.
 const KEY: &str = "com.delphix:pool_checkpoint_sm";
-
-/// The map of one vdev.
-#[derive(Clone, Debug)]
-pub(crate) struct CheckpointMap {
-    object: ObjectId,
-    header: Header,
-    block_size: u32,
-    scale: Scale,
-}
-
-impl CheckpointMap {
-    fn bytes(&self) -> u64 {
-        u64::try_from(-self.header.allocated).unwrap_or(0)
-    }
-}
 
 /// A top-level vdev and its ZAP, which names the checkpoint's map.
 #[derive(Clone, Debug)]

@@ -5,7 +5,8 @@
 // OpenZFS: module/zfs/spa.c (spa_aux_vdev_t, spa_sync_aux_dev, spa_load_spares); module/zfs/vdev_label.c,
 // vdev_aux_label_generate
 
-use std::cell::{Cell, RefCell};
+mod state;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -15,196 +16,12 @@ use runtime::{Disk, DiskMode, Handle};
 use vdev::labels::{self, LabelSet};
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig, VdevKind};
 
+pub(crate) use self::state::{Auxiliaries, AuxiliaryDevice, AuxiliaryDevices, AuxiliaryKind};
 use crate::PoolError;
-use crate::config::{STATE_CACHE, STATE_SPARE};
-use crate::pool::{DIRECTORY, ImportedPool};
+use crate::config::STATE_SPARE;
+use crate::objects::DIRECTORY;
+use crate::pool::ImportedPool;
 use crate::status::{Health, VdevStatus};
-
-/// What an auxiliary device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AuxiliaryKind {
-    Spare,
-    Cache,
-}
-
-impl AuxiliaryKind {
-    /// Key of the list's object in the directory, and of the list itself.
-    fn key(self) -> &'static str {
-        match self {
-            Self::Spare => "spares",
-            Self::Cache => "l2cache",
-        }
-    }
-
-    fn label_state(self) -> u64 {
-        match self {
-            Self::Spare => STATE_SPARE,
-            Self::Cache => STATE_CACHE,
-        }
-    }
-}
-
-/// One device of a list.
-#[derive(Clone, Debug)]
-pub(crate) struct AuxiliaryDevice {
-    pub(crate) config: VdevConfig,
-    /// Whether it was there when it was last checked.
-    pub(crate) found: bool,
-}
-
-impl AuxiliaryDevice {
-    pub(crate) fn path(&self) -> Option<PathBuf> {
-        self.config.device_path()
-    }
-
-    /// Whether it is a distributed spare of this top-level vdev.
-    pub(crate) fn is_for(&self, top: &VdevConfig) -> bool {
-        self.is_distributed() && self.config.extra.u64("top_guid") == Some(top.guid.0)
-    }
-
-    /// Whether it is space of a draid, not a device.
-    pub(crate) fn is_distributed(&self) -> bool {
-        self.config.kind == VdevKind::DistributedSpare
-    }
-}
-
-/// The devices of one kind.
-pub(crate) struct AuxiliaryDevices {
-    kind: AuxiliaryKind,
-    object: Cell<ObjectId>,
-    devices: RefCell<Vec<AuxiliaryDevice>>,
-    dirty: Cell<bool>,
-}
-
-impl AuxiliaryDevices {
-    fn new(kind: AuxiliaryKind) -> Self {
-        Self {
-            kind,
-            object: Cell::new(ObjectId(0)),
-            devices: RefCell::default(),
-            dirty: Cell::new(false),
-        }
-    }
-
-    /// Whether the list must be stored with the next txg.
-    fn is_dirty(&self) -> bool {
-        self.dirty.get()
-    }
-
-    /// Returns the devices in order.
-    pub(crate) fn devices(&self) -> Vec<AuxiliaryDevice> {
-        self.devices.borrow().clone()
-    }
-
-    /// Returns the device with this guid.
-    pub(crate) fn find(&self, guid: Guid) -> Option<AuxiliaryDevice> {
-        let devices = self.devices.borrow();
-        devices.iter().find(|d| d.config.guid == guid).cloned()
-    }
-
-    /// Returns the device at this path.
-    pub(crate) fn at(&self, path: &Path) -> Option<AuxiliaryDevice> {
-        let devices = self.devices.borrow();
-        let mut devices = devices.iter();
-        devices.find(|d| d.path().as_deref() == Some(path)).cloned()
-    }
-
-    pub(crate) fn push(&self, config: VdevConfig) {
-        let found = true;
-        self.devices
-            .borrow_mut()
-            .push(AuxiliaryDevice { config, found });
-        self.dirty.set(true);
-    }
-
-    /// Takes a device off the list; false when it is not on it.
-    pub(crate) fn remove(&self, guid: Guid) -> bool {
-        let mut devices = self.devices.borrow_mut();
-        let before = devices.len();
-        devices.retain(|device| device.config.guid != guid);
-        let removed = devices.len() != before;
-        if removed {
-            self.dirty.set(true);
-        }
-        removed
-    }
-
-    pub(crate) fn set_found(&self, guid: Guid, found: bool) {
-        for device in &mut *self.devices.borrow_mut() {
-            if device.config.guid == guid {
-                device.found = found;
-            }
-        }
-    }
-
-    fn to_nvlist(&self) -> NvList {
-        let devices = self.devices.borrow();
-        let lists: Vec<NvList> = devices
-            .iter()
-            .map(|device| {
-                let config = &device.config;
-                let mut list = NvList::new();
-                list.insert("type", config.kind.as_str());
-                list.insert("guid", config.guid.0);
-                if let Some(path) = &config.path {
-                    list.insert("path", path.as_str());
-                }
-                for (name, value) in config.extra.iter() {
-                    list.insert(name, value.clone());
-                }
-                if self.kind == AuxiliaryKind::Spare {
-                    list.insert("is_spare", 1_u64);
-                }
-                list.insert("ashift", u64::from(config.ashift));
-                if config.create_txg != 0 {
-                    list.insert("create_txg", config.create_txg);
-                }
-                list
-            })
-            .collect();
-        NvList::new().with(self.kind.key(), lists)
-    }
-
-    fn fill(&self, list: &NvList) -> Result<(), PoolError> {
-        let mut devices = self.devices.borrow_mut();
-        for (index, entry) in list
-            .lists(self.kind.key())
-            .unwrap_or(&[])
-            .iter()
-            .enumerate()
-        {
-            let mut entry = entry.clone();
-            // These lists have no order of their own on disk.
-            entry.insert("id", index as u64);
-            let config = VdevConfig::from_nvlist(&entry)?;
-            let found = false;
-            devices.push(AuxiliaryDevice { config, found });
-        }
-        Ok(())
-    }
-}
-
-/// The spares and cache devices of a pool.
-pub(crate) struct Auxiliaries {
-    pub(crate) spares: AuxiliaryDevices,
-    pub(crate) caches: AuxiliaryDevices,
-}
-
-impl Default for Auxiliaries {
-    fn default() -> Self {
-        Self {
-            spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
-            caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
-        }
-    }
-}
-
-impl Auxiliaries {
-    /// Whether a list must be stored with the next txg.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.spares.is_dirty() || self.caches.is_dirty()
-    }
-}
 
 /// Whether the device at `path` has a label with this guid.
 async fn is_there(handle: &Handle, path: &Path, guid: Guid) -> bool {
@@ -225,8 +42,8 @@ pub(crate) async fn is_label_of(disk: &Disk, guid: Guid) -> bool {
 impl ImportedPool {
     pub(crate) fn auxiliary_devices(&self, kind: AuxiliaryKind) -> &AuxiliaryDevices {
         match kind {
-            AuxiliaryKind::Spare => &self.auxiliaries.spares,
-            AuxiliaryKind::Cache => &self.auxiliaries.caches,
+            AuxiliaryKind::Spare => &self.devices.auxiliaries.spares,
+            AuxiliaryKind::Cache => &self.devices.auxiliaries.caches,
         }
     }
 
@@ -237,12 +54,12 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
             let list = self.auxiliary_devices(kind);
-            let object = zap::lookup_u64(&self.mos, DIRECTORY, kind.key()).await?;
+            let object = zap::lookup_u64(self.mos(), DIRECTORY, kind.key()).await?;
             let Some(object) = object.filter(|&object| object != 0) else {
                 continue;
             };
             list.object.set(ObjectId(object));
-            let packed = crate::import::read_packed(&self.mos, ObjectId(object), kind.key());
+            let packed = crate::import::open::read_packed(self.mos(), ObjectId(object), kind.key());
             list.fill(&packed.await?)?;
             for device in &mut *list.devices.borrow_mut() {
                 if let Some(path) = known.get(&device.config.guid.0) {
@@ -256,15 +73,15 @@ impl ImportedPool {
 
     /// Checks which spares are there.
     pub(crate) async fn check_spares(&self) {
-        self.hot_spares.clear_rejected();
-        for device in self.auxiliaries.spares.devices() {
+        self.devices.hot_spares.clear_rejected();
+        for device in self.devices.auxiliaries.spares.devices() {
             let guid = device.config.guid;
             let found = match device.path() {
                 _ if device.is_distributed() => self.has_draid(&device),
-                Some(path) => is_there(&self.handle, &path, guid).await,
+                Some(path) => is_there(self.handle(), &path, guid).await,
                 None => false,
             };
-            self.auxiliaries.spares.set_found(guid, found);
+            self.devices.auxiliaries.spares.set_found(guid, found);
         }
     }
 
@@ -286,7 +103,7 @@ impl ImportedPool {
                 ashift: None,
             };
             let spec = TreeSpec { tops: vec![spec] };
-            let (mut tops, conflicts) = vdev::plan_tops(&self.handle, &spec).await?;
+            let (mut tops, conflicts) = vdev::plan_tops(self.handle(), &spec).await?;
             self.refuse_used(conflicts, force)?;
             let Some(mut config) = tops.pop() else {
                 continue;
@@ -308,7 +125,11 @@ impl ImportedPool {
 
     /// Returns the guid on the label of a device that is a spare already.
     async fn known_spare(&self, path: &Path) -> Option<Guid> {
-        let disk = self.handle.open_disk(path, DiskMode::ReadOnly).await.ok()?;
+        let disk = self
+            .handle()
+            .open_disk(path, DiskMode::ReadOnly)
+            .await
+            .ok()?;
         let set = LabelSet::read(&disk).await.ok()?;
         let config = set.best_config()?;
         let guid = config.u64("guid").filter(|&guid| guid != 0)?;
@@ -335,7 +156,7 @@ impl ImportedPool {
             label.insert("ashift", u64::from(config.ashift));
         }
         label.insert("path", path.display().to_string());
-        let disk = vdev::open_disk(&self.handle, &path, OpenMode::ReadWrite).await?;
+        let disk = vdev::open_disk(self.handle(), &path, OpenMode::ReadWrite).await?;
         Ok(labels::write_bare(&disk, &label.encode_xdr()).await?)
     }
 
@@ -344,7 +165,7 @@ impl ImportedPool {
         let Some(path) = device.path().filter(|_| !device.is_distributed()) else {
             return;
         };
-        if let Ok(disk) = vdev::open_disk(&self.handle, &path, OpenMode::ReadWrite).await
+        if let Ok(disk) = vdev::open_disk(self.handle(), &path, OpenMode::ReadWrite).await
             && is_label_of(&disk, device.config.guid).await
         {
             drop(labels::clear(&disk).await);
@@ -373,14 +194,14 @@ impl ImportedPool {
     /// parity, number of the vdev, number of the spare.
     // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_spare_create
     pub(crate) fn distributed_spares(&self, first: usize) -> Vec<VdevConfig> {
-        let tops = self.tree.config().tops;
+        let tops = self.tree().config().tops;
         let mut spares = Vec::new();
         for top in tops.iter().skip(first) {
             if top.kind != VdevKind::Draid {
                 continue;
             }
             for number in 0..top.extra.u64("draid_nspares").unwrap_or(0) {
-                let guid = Guid(self.handle.random_u64().max(1));
+                let guid = Guid(self.handle().random_u64().max(1));
                 let mut spare = VdevConfig::new(VdevKind::DistributedSpare, number, guid);
                 let parity = top.nparity().unwrap_or(1);
                 spare.path = Some(format!("draid{parity}-{}-{number}", top.id));
@@ -398,13 +219,13 @@ impl ImportedPool {
     /// Whether the pool has the draid that a distributed spare is part of.
     fn has_draid(&self, spare: &AuxiliaryDevice) -> bool {
         let home = spare.config.extra.u64("top_guid");
-        let tops = self.tree.config().tops;
+        let tops = self.tree().config().tops;
         tops.iter().any(|top| Some(top.guid.0) == home)
     }
 
     /// Whether the pool's tree has this leaf.
     pub(crate) fn is_in_tree(&self, guid: Guid) -> bool {
-        self.tree.absences(guid).is_some()
+        self.tree().absences(guid).is_some()
     }
 
     /// Returns what `zpool status` shows of a list.

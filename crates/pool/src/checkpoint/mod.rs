@@ -8,17 +8,20 @@
 //! (`zio` and `checkpoint_space`); what would change devices it knows is refused.
 // OpenZFS: module/zfs/spa_checkpoint.c
 
-use std::cell::{Cell, RefCell};
+mod state;
+
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use dmu::{Objset, Tx, zap};
 use ondisk::bytes::u64s;
 use ondisk::{ObjectId, Txg, Uberblock};
-use runtime::JoinHandle;
 
+pub(crate) use self::state::CheckpointState;
 use crate::PoolError;
-use crate::checkpoint_space::CheckpointVdev;
-use crate::pool::{DIRECTORY, ImportedPool, Pool};
+use crate::objects::DIRECTORY;
+use crate::pool::{ImportedPool, Pool};
+use crate::space::checkpoint::CheckpointVdev;
 use crate::status::CheckpointStatus;
 
 /// Key of the uberblock in the directory.
@@ -27,17 +30,6 @@ const FEATURE: &str = "zpool_checkpoint";
 /// Entries freed in one txg while a checkpoint is discarded, in bytes.
 const DISCARD_BYTES: u64 = 1 << 20;
 const _: () = assert!(DISCARD_BYTES.is_multiple_of(8), "entries are words");
-
-/// The checkpoint of a pool, and its discarding.
-#[derive(Default)]
-pub(crate) struct CheckpointState {
-    uberblock: Cell<Option<Uberblock>>,
-    /// The space it kept is being freed.
-    discarding: Cell<bool>,
-    /// The pool is being closed.
-    stopped: Cell<bool>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
 
 impl Pool {
     /// Keeps the state of the pool as it is now (`zpool checkpoint`). Durable on return.
@@ -49,7 +41,7 @@ impl Pool {
         imported.writable()?;
         imported.refuse_with_checkpoint()?;
         imported.refuse_with_removal()?;
-        if !imported.hierarchy.features().is_enabled(FEATURE) {
+        if !imported.hierarchy().features().is_enabled(FEATURE) {
             return Err(PoolError::Invalid(
                 "unsupported version or feature".to_owned(),
             ));
@@ -73,15 +65,15 @@ impl Pool {
         imported.writable()?;
         imported
             .run_early(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
-                if imported.checkpoint.discarding.get() {
+                if imported.activities.checkpoint.discarding.get() {
                     return Err(PoolError::DiscardingCheckpoint);
                 }
-                if imported.checkpoint.uberblock.get().is_none() {
+                if imported.activities.checkpoint.uberblock.get().is_none() {
                     return Err(PoolError::NoCheckpoint);
                 }
-                zap::remove(&imported.mos, DIRECTORY, ENTRY, &tx).await?;
-                imported.checkpoint.uberblock.set(None);
-                imported.checkpoint.discarding.set(true);
+                zap::remove(imported.mos(), DIRECTORY, ENTRY, &tx).await?;
+                imported.activities.checkpoint.uberblock.set(None);
+                imported.activities.checkpoint.discarding.set(true);
                 imported.store().set_checkpoint(None);
                 let text = "started discarding checkpointed state from the pool";
                 imported
@@ -113,9 +105,9 @@ impl ImportedPool {
         let mut bytes = vec![0; Uberblock::SIZE];
         uberblock.encode(&mut bytes);
         let value = zap::ZapValue::U64(u64s(&bytes).collect());
-        zap::add(&self.mos, DIRECTORY, ENTRY, &value, tx).await?;
-        self.hierarchy.features().incr(FEATURE, tx).await?;
-        self.checkpoint.uberblock.set(Some(uberblock));
+        zap::add(self.mos(), DIRECTORY, ENTRY, &value, tx).await?;
+        self.hierarchy().features().incr(FEATURE, tx).await?;
+        self.activities.checkpoint.uberblock.set(Some(uberblock));
         self.store().set_checkpoint(Some(uberblock.txg));
         let text = format!("checkpointed uberblock txg={}", uberblock.txg);
         self.log_internal("spa checkpoint", &text, tx).await
@@ -126,10 +118,10 @@ impl ImportedPool {
     /// # Errors
     /// `CheckpointExists`, `DiscardingCheckpoint`.
     pub(crate) fn refuse_with_checkpoint(&self) -> Result<(), PoolError> {
-        if self.checkpoint.discarding.get() {
+        if self.activities.checkpoint.discarding.get() {
             return Err(PoolError::DiscardingCheckpoint);
         }
-        match self.checkpoint.uberblock.get() {
+        match self.activities.checkpoint.uberblock.get() {
             Some(_) => Err(PoolError::CheckpointExists),
             None => Ok(()),
         }
@@ -138,16 +130,17 @@ impl ImportedPool {
     /// Reads what there is of a checkpoint at import.
     pub(crate) async fn load_checkpoint(&self) -> Result<(), PoolError> {
         for place in self.checkpoint_vdevs() {
-            self.space.open_checkpoint_map(&place).await?;
+            self.space().open_checkpoint_map(&place).await?;
         }
         self.store()
-            .set_checkpoint_space(self.space.checkpoint_bytes_by_vdev());
-        let uberblock = stored(&self.mos).await?;
-        self.checkpoint.uberblock.set(uberblock);
+            .set_checkpoint_space(self.space().checkpoint_bytes_by_vdev());
+        let uberblock = stored(self.mos()).await?;
+        self.activities.checkpoint.uberblock.set(uberblock);
         self.store()
             .set_checkpoint(uberblock.map(|checkpointed| checkpointed.txg));
-        let active = self.hierarchy.features().is_active(FEATURE);
-        self.checkpoint
+        let active = self.hierarchy().features().is_active(FEATURE);
+        self.activities
+            .checkpoint
             .discarding
             .set(active && uberblock.is_none());
         Ok(())
@@ -155,8 +148,8 @@ impl ImportedPool {
 
     /// The vdevs with their ZAPs.
     fn checkpoint_vdevs(&self) -> Vec<CheckpointVdev> {
-        let config = self.tree.config();
-        let tops = self.tree.tops().into_iter();
+        let config = self.tree().config();
+        let tops = self.tree().tops().into_iter();
         tops.filter_map(|top| {
             let mut known = config.tops.iter();
             let vdev = known.find(|vdev| vdev.guid == top.guid)?;
@@ -186,32 +179,34 @@ impl ImportedPool {
         }
         let places = self.checkpoint_vdevs();
         let written = self
-            .space
+            .space()
             .write_checkpoint_frees(checkpointed, &places, (txg, pass), tx)
             .await;
-        let features = self.hierarchy.features();
+        let features = self.hierarchy().features();
         for _ in 0..written? {
             features.incr("spacemap_histogram", tx).await?;
         }
         self.store()
-            .set_checkpoint_space(self.space.checkpoint_bytes_by_vdev());
+            .set_checkpoint_space(self.space().checkpoint_bytes_by_vdev());
         Ok(())
     }
 
     /// Goes on to free what a checkpoint kept, if it is being discarded.
     pub(crate) fn discard_in_background(self: &Rc<Self>) {
-        if !self.checkpoint.discarding.get() || self.session.readonly {
+        if !self.activities.checkpoint.discarding.get() || self.session.readonly {
             return;
         }
         let weak = Rc::downgrade(self);
-        let task = self.handle.spawn("discarding a checkpoint", discard(weak));
-        self.checkpoint.task.replace(Some(task));
+        let task = self
+            .handle()
+            .spawn("discarding a checkpoint", discard(weak));
+        self.activities.checkpoint.task.replace(Some(task));
     }
 
     /// Ends the work on a checkpoint before the pool is closed; the next import continues it.
     pub(crate) async fn stop_discarding(&self) {
-        self.checkpoint.stopped.set(true);
-        let task = self.checkpoint.task.borrow_mut().take();
+        self.activities.checkpoint.stopped.set(true);
+        let task = self.activities.checkpoint.task.borrow_mut().take();
         if let Some(task) = task {
             task.await;
         }
@@ -222,10 +217,10 @@ impl ImportedPool {
         let more = Rc::new(Cell::new(true));
         let from_task = more.clone();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
-            let features = imported.hierarchy.features();
+            let features = imported.hierarchy().features();
             let places = imported.checkpoint_vdevs();
             let taken = imported
-                .space
+                .space()
                 .take_checkpoint_frees(DISCARD_BYTES, &places, &tx);
             if let Some((vdev, ranges, long_header)) = taken.await? {
                 for range in ranges {
@@ -236,11 +231,11 @@ impl ImportedPool {
                 }
                 imported
                     .store()
-                    .set_checkpoint_space(imported.space.checkpoint_bytes_by_vdev());
+                    .set_checkpoint_space(imported.space().checkpoint_bytes_by_vdev());
                 return Ok(());
             }
             features.decr(FEATURE, &tx).await?;
-            imported.checkpoint.discarding.set(false);
+            imported.activities.checkpoint.discarding.set(false);
             from_task.set(false);
             let text = "finished discarding checkpointed state from the pool";
             imported
@@ -253,11 +248,11 @@ impl ImportedPool {
 
     /// Returns what `zpool status` says of the checkpoint.
     pub(crate) fn checkpoint_status(&self) -> Option<CheckpointStatus> {
-        let uberblock = self.checkpoint.uberblock.get();
-        if uberblock.is_none() && !self.checkpoint.discarding.get() {
+        let uberblock = self.activities.checkpoint.uberblock.get();
+        if uberblock.is_none() && !self.activities.checkpoint.discarding.get() {
             return None;
         }
-        let checkpointed = self.space.checkpoint_bytes_by_vdev();
+        let checkpointed = self.space().checkpoint_bytes_by_vdev();
         Some(CheckpointStatus {
             time: uberblock.map(|checkpointed| checkpointed.timestamp),
             bytes: checkpointed.iter().map(|(_, bytes)| bytes).sum(),
@@ -273,7 +268,7 @@ impl ImportedPool {
 /// Frees what a checkpoint kept, until nothing is left or the pool is closed.
 async fn discard(weak: Weak<ImportedPool>) {
     while let Some(imported) = weak.upgrade() {
-        if imported.checkpoint.stopped.get() {
+        if imported.activities.checkpoint.stopped.get() {
             return;
         }
         match imported.discard_batch().await {
@@ -284,7 +279,7 @@ async fn discard(weak: Weak<ImportedPool>) {
     }
     // Replacements that had to wait.
     if let Some(imported) = weak.upgrade()
-        && !imported.checkpoint.stopped.get()
+        && !imported.activities.checkpoint.stopped.get()
     {
         drop(imported.finish_replacements().await);
     }

@@ -8,17 +8,20 @@
 //! touched, and they are not allocated meanwhile.
 // OpenZFS: module/zfs/vdev_trim.c, vdev_initialize.c; include/sys/fs/zfs.h, VDEV_LEAF_ZAP_TRIM_STATE and its like
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+mod state;
+
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, ObjectId};
-use runtime::sync::Mutex;
-use runtime::{IoBuf, JoinHandle};
+use runtime::IoBuf;
 
+pub(crate) use self::state::LeafActivities;
+use self::state::{ActivityJob, ActivityProgress};
+pub use self::state::{LeafActivity, LeafActivityRequest};
 use crate::PoolError;
 use crate::pool::{ImportedPool, Pool};
 use crate::status::{LeafActivityState, LeafActivityStatus};
@@ -49,70 +52,6 @@ const STORE_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two checks of the rate.
 const RATE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Background activity on the free space of a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeafActivity {
-    /// It is discarded.
-    Trim,
-    /// It is written once.
-    Initialize,
-}
-
-/// A request about an activity of a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeafActivityRequest {
-    /// Begin, or go on where it was suspended. `rate` is the most bytes a second, 0 for no bound; `None` leaves it as it was.
-    Start {
-        /// See above.
-        rate: Option<u64>,
-    },
-    /// Stop until further notice.
-    Suspend,
-    /// Stop.
-    Cancel,
-    /// Drop the record that it was ever done.
-    Uninit,
-}
-
-impl LeafActivity {
-    /// Returns the keys of state, time and offset in a device's ZAP.
-    fn keys(self) -> [&'static str; 3] {
-        match self {
-            Self::Trim => [
-                "org.zfsonlinux:vdev_trim_state",
-                "org.zfsonlinux:vdev_trim_action_time",
-                "org.zfsonlinux:next_offset_to_trim",
-            ],
-            Self::Initialize => [
-                "com.delphix:vdev_initialize_state",
-                "com.delphix:vdev_initialize_action_time",
-                "com.delphix:next_offset_to_initialize",
-            ],
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Trim => "trim",
-            Self::Initialize => "initialize",
-        }
-    }
-
-    fn busy(self) -> PoolError {
-        PoolError::InUse(match self {
-            Self::Trim => "currently trimming",
-            Self::Initialize => "currently initializing",
-        })
-    }
-
-    fn idle(self) -> PoolError {
-        PoolError::InUse(match self {
-            Self::Trim => "there is no active trim",
-            Self::Initialize => "there is no active initialization",
-        })
-    }
-}
-
 const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
 const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
@@ -125,55 +64,6 @@ struct MetaslabSpan {
     leaf_size: u64,
     /// Where it ends on the leaf: 0 when it has nothing there.
     leaf_end: u64,
-}
-
-/// Free bytes of a leaf that an activity is about, and those of them that are done.
-#[derive(Clone, Copy, Default)]
-struct ActivityProgress {
-    done_bytes: u64,
-    all_bytes: u64,
-}
-
-/// One activity on one device.
-#[derive(Default)]
-struct ActivityJob {
-    state: Cell<LeafActivityState>,
-    time: Cell<u64>,
-    /// Bytes of the device up to which it is done.
-    offset: Cell<u64>,
-    rate: Cell<u64>,
-    unsupported: Cell<bool>,
-    /// The worker is to stop.
-    stopped: Cell<bool>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
-
-/// The trims and initializations of all devices.
-#[derive(Default)]
-pub(crate) struct LeafActivities {
-    jobs: RefCell<BTreeMap<(LeafActivity, Guid), Rc<ActivityJob>>>,
-    /// One worker at a time on each top-level vdev: leaves of a mirror have the same free space.
-    turns: RefCell<BTreeMap<u32, Mutex<()>>>,
-    /// The pool is being closed.
-    closing: Cell<bool>,
-}
-
-impl LeafActivities {
-    fn job(&self, what: LeafActivity, leaf: Guid) -> Rc<ActivityJob> {
-        let mut jobs = self.jobs.borrow_mut();
-        Rc::clone(jobs.entry((what, leaf)).or_default())
-    }
-
-    /// Whether the pool is being closed.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.get()
-    }
-
-    pub(crate) fn turn(&self, top: u32) -> Mutex<()> {
-        let mut turns = self.turns.borrow_mut();
-        let new = || Mutex::new("another worker on the free space of the vdev", ());
-        turns.entry(top).or_insert_with(new).clone()
-    }
 }
 
 impl Pool {
@@ -191,19 +81,19 @@ impl Pool {
         let imported = &self.0;
         imported.writable()?;
         let leaf = Guid(leaf);
-        let open = imported.tree.leaves().into_iter().any(|known| {
+        let open = imported.tree().leaves().into_iter().any(|known| {
             known.guid == leaf && known.psize != 0 && known.health == vdev::Health::Online
         });
         if !open {
             return Err(PoolError::NoSuchDevice);
         }
-        let removing = imported.removal.vdev();
-        let leaves = imported.tree.leaves();
+        let removing = imported.activities.removal.vdev();
+        let leaves = imported.tree().leaves();
         let found = leaves.iter().find(|known| known.guid == leaf);
         if found.is_some_and(|found| Some(found.top) == removing) {
             return Err(what.busy());
         }
-        let job = imported.leaf_activities.job(what, leaf);
+        let job = imported.activities.leaf_activities.job(what, leaf);
         let state = job.state.get();
         let is_active = state == LeafActivityState::Active;
         let event = match request {
@@ -248,45 +138,15 @@ impl Pool {
     }
 }
 
-impl ActivityJob {
-    /// Stops the worker, and waits until it has.
-    async fn stop(&self) {
-        self.stopped.set(true);
-        let task = self.task.borrow_mut().take();
-        if let Some(task) = task {
-            task.await;
-        }
-        self.stopped.set(false);
-    }
-
-    fn status(&self, progress: ActivityProgress) -> LeafActivityStatus {
-        let state = self.state.get();
-        let active = state == LeafActivityState::Active;
-        LeafActivityStatus {
-            state,
-            time: self.time.get(),
-            percent: match state {
-                LeafActivityState::Complete => 100,
-                _ => progress.done_bytes * 100 / (progress.all_bytes + 1),
-            },
-            remaining_bytes: match active {
-                true => progress.all_bytes - progress.done_bytes,
-                false => 0,
-            },
-            unsupported: self.unsupported.get(),
-        }
-    }
-}
-
 impl ImportedPool {
     /// Reads at import what was done to each device, and what is to go on.
     pub(crate) async fn load_leaf_activities(&self) -> Result<(), PoolError> {
-        for leaf in self.tree.config().leaves() {
+        for leaf in self.tree().config().leaves() {
             let Some(vdev_zap) = leaf.zap_leaf.filter(|&object| object != 0) else {
                 continue;
             };
             let number = async |key| -> Result<u64, PoolError> {
-                let found = zap::lookup_u64(&self.mos, ObjectId(vdev_zap), key).await?;
+                let found = zap::lookup_u64(self.mos(), ObjectId(vdev_zap), key).await?;
                 Ok(found.unwrap_or(0))
             };
             for what in [LeafActivity::Trim, LeafActivity::Initialize] {
@@ -295,7 +155,7 @@ impl ImportedPool {
                 if state == LeafActivityState::None {
                     continue;
                 }
-                let job = self.leaf_activities.job(what, leaf.guid);
+                let job = self.activities.leaf_activities.job(what, leaf.guid);
                 job.state.set(state);
                 job.time.set(number(time).await?);
                 job.offset.set(number(offset).await?);
@@ -309,8 +169,8 @@ impl ImportedPool {
 
     /// Goes on after an import with what was active.
     pub(crate) fn continue_leaf_activities(self: &Rc<Self>) {
-        for top in self.tree.tops() {
-            if Some(top.id) != self.removal.vdev() {
+        for top in self.tree().tops() {
+            if Some(top.id) != self.activities.removal.vdev() {
                 self.continue_leaf_activities_below(top.id);
             }
         }
@@ -318,13 +178,13 @@ impl ImportedPool {
 
     /// The jobs on the devices of a top-level vdev.
     fn jobs_below(&self, top: u32) -> Vec<((LeafActivity, Guid), Rc<ActivityJob>)> {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         let mine = |guid: Guid| {
             leaves
                 .iter()
                 .any(|leaf| leaf.guid == guid && leaf.top == top)
         };
-        let jobs = self.leaf_activities.jobs.borrow();
+        let jobs = self.activities.leaf_activities.jobs.borrow();
         let found = jobs.iter().filter(|((_, leaf), _)| mine(*leaf));
         found.map(|(key, job)| (*key, Rc::clone(job))).collect()
     }
@@ -338,8 +198,8 @@ impl ImportedPool {
 
     /// Forgets the work on devices that have left the pool.
     pub(crate) fn forget_detached_leaf_activities(&self) {
-        let leaves = self.tree.leaves();
-        let mut jobs = self.leaf_activities.jobs.borrow_mut();
+        let leaves = self.tree().leaves();
+        let mut jobs = self.activities.leaf_activities.jobs.borrow_mut();
         jobs.retain(|(_, guid), _| leaves.iter().any(|leaf| leaf.guid == *guid));
     }
 
@@ -354,9 +214,9 @@ impl ImportedPool {
 
     /// Stops all workers before the pool is left. They go on after the next import.
     pub(crate) async fn stop_leaf_activities(&self) {
-        self.leaf_activities.closing.set(true);
+        self.activities.leaf_activities.closing.set(true);
         let jobs: Vec<_> = {
-            let jobs = self.leaf_activities.jobs.borrow();
+            let jobs = self.activities.leaf_activities.jobs.borrow();
             jobs.iter()
                 .map(|(key, job)| (*key, Rc::clone(job)))
                 .collect()
@@ -381,7 +241,7 @@ impl ImportedPool {
     fn spawn_leaf_activity(self: &Rc<Self>, what: LeafActivity, leaf: Guid, job: &Rc<ActivityJob>) {
         let (weak, worker) = (Rc::downgrade(self), Rc::clone(job));
         let task = self
-            .handle
+            .handle()
             .spawn("work on free space", run(weak, what, leaf, worker));
         job.task.replace(Some(task));
     }
@@ -395,14 +255,14 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             imported.create_vdev_objects(&tx).await?;
-            let config = imported.tree.config();
+            let config = imported.tree().config();
             let mut leaves = config.leaves().into_iter();
             let found = leaves.find(|known| known.guid == leaf);
             let Some(vdev_zap) = found.and_then(|known| known.zap_leaf) else {
                 // It has left the pool.
                 return Ok(());
             };
-            let job = imported.leaf_activities.job(what, leaf);
+            let job = imported.activities.leaf_activities.job(what, leaf);
             let vdev_zap = ObjectId(vdev_zap);
             let mut entries: Vec<(&str, u64)> = what
                 .keys()
@@ -419,12 +279,12 @@ impl ImportedPool {
             }
             for (key, value) in entries {
                 if job.state.get() != LeafActivityState::None {
-                    zap::update_u64(&imported.mos, vdev_zap, key, value, &tx).await?;
-                } else if zap::lookup_u64(&imported.mos, vdev_zap, key)
+                    zap::update_u64(imported.mos(), vdev_zap, key, value, &tx).await?;
+                } else if zap::lookup_u64(imported.mos(), vdev_zap, key)
                     .await?
                     .is_some()
                 {
-                    zap::remove(&imported.mos, vdev_zap, key, &tx).await?;
+                    zap::remove(imported.mos(), vdev_zap, key, &tx).await?;
                 }
             }
             if let Some(event) = event {
@@ -443,6 +303,7 @@ impl ImportedPool {
         leaf: Guid,
     ) -> LeafActivityStatus {
         let known = self
+            .activities
             .leaf_activities
             .jobs
             .borrow()
@@ -481,13 +342,13 @@ impl ImportedPool {
 
     /// The metaslabs of a leaf's vdev.
     fn spans(&self, leaf: Guid) -> Option<(u32, Vec<MetaslabSpan>)> {
-        let leaves = self.tree.leaves();
+        let leaves = self.tree().leaves();
         let id = leaves.iter().find(|known| known.guid == leaf)?.top;
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let top = tops.iter().find(|top| top.id == id)?;
         let spans = (0..top.metaslab_count).map(|number| {
             let span = top.metaslab_span(number);
-            let on_leaf = self.tree.leaf_ranges(leaf, &span)?;
+            let on_leaf = self.tree().leaf_ranges(leaf, &span)?;
             Some(MetaslabSpan {
                 leaf_size: on_leaf.iter().map(|range| range.end - range.start).sum(),
                 leaf_end: on_leaf.last().map_or(0, |last| last.end),
@@ -508,7 +369,7 @@ impl ImportedPool {
     ) -> Result<bool, PoolError> {
         let mut on_leaf = Vec::new();
         for range in ranges {
-            let Some(parts) = self.tree.leaf_ranges(leaf, range) else {
+            let Some(parts) = self.tree().leaf_ranges(leaf, range) else {
                 return Ok(false);
             };
             on_leaf.extend(parts);
@@ -533,10 +394,10 @@ impl ImportedPool {
                 let end = range.end.min(at + most);
                 rate_limit.keep(self, job, end - at).await;
                 let possible = match what {
-                    LeafActivity::Trim => self.tree.trim_leaf(leaf, &(at..end)).await?,
+                    LeafActivity::Trim => self.tree().trim_leaf(leaf, &(at..end)).await?,
                     LeafActivity::Initialize => {
                         let data = pattern(end - at);
-                        self.tree.fill_leaf(leaf, at, data).await?;
+                        self.tree().fill_leaf(leaf, at, data).await?;
                         true
                     }
                 };
@@ -571,14 +432,14 @@ impl RateLimit {
     async fn keep(&self, imported: &ImportedPool, job: &ActivityJob, bytes: u64) {
         loop {
             let rate = job.rate.get();
-            let now = imported.handle.now();
+            let now = imported.handle().now();
             let nanoseconds = now.as_nanos().saturating_sub(self.began.as_nanos());
             let allowed = u128::from(rate) * u128::from(nanoseconds) / 1_000_000_000;
             let is_ahead = rate != 0 && u128::from(self.bytes.get()) > allowed;
             if !is_ahead || job.stopped.get() {
                 break;
             }
-            imported.handle.sleep(RATE_PAUSE).await;
+            imported.handle().sleep(RATE_PAUSE).await;
         }
         self.bytes.set(self.bytes.get() + bytes);
     }
@@ -606,7 +467,9 @@ async fn run(weak: Weak<ImportedPool>, what: LeafActivity, leaf: Guid, job: Rc<A
         // The device is gone, or the pool: what is stored says where to go on.
         Ok(ActivityEnd::Stopped) | Err(_) => return,
     };
-    if job.stopped.get() || imported.leaf_activities.closing.get() || imported.lifecycle.is_closed()
+    if job.stopped.get()
+        || imported.activities.leaf_activities.closing.get()
+        || imported.lifecycle.is_closed()
     {
         return;
     }
@@ -636,15 +499,15 @@ async fn work(
         return Ok(ActivityEnd::Unsupported);
     };
     let rate_limit = RateLimit {
-        began: imported.handle.now(),
+        began: imported.handle().now(),
         bytes: Cell::new(0),
     };
     let most = match what {
         LeafActivity::Trim => TRIM_HELD,
         LeafActivity::Initialize => INITIALIZE_HELD,
     };
-    let turn = imported.leaf_activities.turn(top);
-    let mut stored = imported.handle.now();
+    let turn = imported.activities.leaf_activities.turn(top);
+    let mut stored = imported.handle().now();
     for (number, span) in spans.into_iter().enumerate() {
         if span.leaf_end <= job.offset.get() {
             continue;
@@ -674,8 +537,8 @@ async fn work(
         if !job.stopped.get() {
             job.offset.set(job.offset.get().max(span.leaf_end));
         }
-        if imported.handle.now() >= stored + STORE_EVERY {
-            stored = imported.handle.now();
+        if imported.handle().now() >= stored + STORE_EVERY {
+            stored = imported.handle().now();
             imported.store_leaf_activity(what, leaf, None).await?;
         }
     }
@@ -683,6 +546,6 @@ async fn work(
         return Ok(ActivityEnd::Stopped);
     }
     // Done is what a power cut does not undo.
-    imported.tree.flush_vdev(top).await?;
+    imported.tree().flush_vdev(top).await?;
     Ok(ActivityEnd::Done)
 }

@@ -1,0 +1,320 @@
+//! The pool in memory, from its opened meta-objset: features, identity, datasets; then what it needs beyond them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use dmu::{Objset, zap};
+use dsl::{Dataset, Hierarchy, HierarchyOptions};
+use ondisk::feature::Feature;
+use ondisk::{BlockPointer, NvList, ObjectId, Uberblock};
+use runtime::Handle;
+use vdev::{AllocationBias, Tree, VdevConfig};
+
+use crate::brt::BlockReferenceTables;
+use crate::config::{self, Identity};
+use crate::ddt::DedupTables;
+use crate::discover::Candidate;
+use crate::features::{Support, UnsupportedFeatures, support};
+use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
+use crate::pool::{ImportSession, ImportedPool, OpenedMos, Pool, PoolParts};
+use crate::rewind::Rewound;
+use crate::space::{SpaceMapSource, SpaceMaps};
+use crate::spec::ImportPolicy;
+use crate::status::PoolState;
+use crate::{PoolError, log_space_map};
+
+/// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the pieces of one pool, each used once"
+)]
+pub(crate) async fn assemble(
+    handle: &Handle,
+    tree: Tree,
+    opened: OpenedMos,
+    uberblock: &Uberblock,
+    rewound: Option<Rewound>,
+    config: &NvList,
+    candidate: &Candidate,
+    policy: &ImportPolicy,
+) -> Result<Pool, PoolError> {
+    let mos = opened.mos.clone();
+    let mut unsupported = unsupported_features(&mos).await?;
+    // Counted only from the first txg of the expansion on, but a child may be listed before.
+    if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
+    {
+        unsupported.add("org.openzfs:raidz_expansion", false, None);
+    }
+    if !unsupported.unreadable.is_empty() {
+        return Err(PoolError::UnsupportedForRead {
+            features: unsupported.unreadable,
+        });
+    }
+    if !unsupported.unwritable.is_empty() && !policy.readonly {
+        return Err(PoolError::UnsupportedForWrite {
+            features: unsupported.unwritable,
+        });
+    }
+    let mut salt = [0; 32];
+    match zap::lookup(&mos, DIRECTORY, "org.illumos:checksum_salt").await? {
+        Some(zap::ZapValue::U8(bytes)) if bytes.len() == salt.len() => {
+            salt.copy_from_slice(&bytes);
+        }
+        Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
+        None => {}
+    }
+    opened.store.set_salt(salt);
+
+    let mut identity = Identity::from_list(config)
+        .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
+    let name = policy
+        .new_name
+        .clone()
+        .unwrap_or_else(|| identity.name.clone());
+    if !policy.temporary_name && !policy.readonly {
+        identity.name.clone_from(&name);
+    }
+    if !policy.readonly {
+        identity.host = policy.host.clone();
+    }
+    let options = HierarchyOptions {
+        pool_name: name.clone(),
+        read_only: policy.readonly,
+    };
+    let hierarchy = Hierarchy::open(&mos, options).await?;
+    let lookup = async |key: &str| -> Result<ObjectId, PoolError> {
+        Ok(ObjectId(
+            zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0),
+        ))
+    };
+    let objects = PoolObjects {
+        config: lookup("config").await?,
+        history: lookup("history").await?,
+        vdev_zap_map: lookup("com.delphix:vdev_zap_map").await?,
+        properties: lookup("pool_props").await?,
+    };
+    let features = hierarchy.features();
+    let space = Rc::new(SpaceMaps::new(
+        mos.clone(),
+        features.is_enabled("spacemap_histogram"),
+        features.is_enabled("spacemap_v2"),
+    ));
+    let state = match candidate.state {
+        PoolState::Active => config::STATE_ACTIVE,
+        PoolState::Exported => config::STATE_EXPORTED,
+        PoolState::Destroyed => config::STATE_DESTROYED,
+    };
+    let session = ImportSession {
+        host: policy.host.clone(),
+        altroot: policy.altroot.clone(),
+        cachefile: RefCell::new(None),
+        readonly: policy.readonly,
+        load_guid: handle.random_u64(),
+        rewound,
+        opened: handle.now(),
+    };
+    Ok(Pool(Rc::new(ImportedPool::new(PoolParts {
+        handle,
+        tree,
+        opened,
+        hierarchy,
+        space,
+        session,
+        identity,
+        name,
+        label_state: if policy.readonly {
+            state
+        } else {
+            config::STATE_ACTIVE
+        },
+        objects,
+        uberblock: *uberblock,
+        tuning: &policy.tuning,
+        events: policy.events.clone(),
+    }))))
+}
+
+/// Returns the active features of a pool that this software cannot read or write.
+async fn unsupported_features(mos: &Objset) -> Result<UnsupportedFeatures, PoolError> {
+    let table = async |key: &str| -> Result<ObjectId, PoolError> {
+        let object = zap::lookup_u64(mos, DIRECTORY, key).await?;
+        object
+            .map(ObjectId)
+            .ok_or_else(|| PoolError::Corrupt(format!("the pool has no {key}")))
+    };
+    let descriptions = table("feature_descriptions").await?;
+    let mut unsupported = UnsupportedFeatures::default();
+    for (key, for_read) in [("features_for_read", true), ("features_for_write", false)] {
+        for entry in zap::entries(mos, table(key).await?).await? {
+            let zap::ZapValue::U64(count) = &entry.value else {
+                continue;
+            };
+            if count.first().is_none_or(|&count| count == 0) {
+                continue;
+            }
+            let guid = String::from_utf8_lossy(&entry.name).into_owned();
+            let description = match zap::lookup(mos, descriptions, &guid).await? {
+                Some(zap::ZapValue::U8(bytes)) => {
+                    let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                    Some(String::from_utf8_lossy(text).into_owned())
+                }
+                _ => None,
+            };
+            unsupported.add(&guid, for_read, description.as_deref());
+        }
+    }
+    Ok(unsupported)
+}
+
+impl ImportedPool {
+    /// Loads what a pool needs beyond its datasets, and claims the intent logs of a crash. Returns the datasets that
+    /// have one.
+    pub(crate) async fn load(
+        &self,
+        policy: &ImportPolicy,
+        auxiliaries: &BTreeMap<u64, PathBuf>,
+    ) -> Result<Vec<Dataset>, PoolError> {
+        self.load_properties().await?;
+        for leaf in self.tree().config().leaves() {
+            if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
+                self.devices
+                    .dtls
+                    .open(self.mos(), leaf.guid.0, ObjectId(object))
+                    .await?;
+                let missing = self.devices.dtls.missing(leaf.guid.0);
+                self.tree().set_dtl(leaf.guid, &missing);
+            }
+        }
+        self.read_allocation_biases().await?;
+        let dedup = DedupTables::open(self.mos(), self.tree()).await?;
+        let mut places = self.tree().tops();
+        places.extend(self.tree().removed_tops());
+        let clones = BlockReferenceTables::open(self.mos(), &places).await?;
+        self.space().set_tables(dedup, Some(clones));
+        if !policy.readonly
+            && let Some(logs) =
+                log_space_map::read(self.mos(), &self.tree().tops(), &self.tree().config()).await?
+        {
+            self.space().set_logs(logs);
+        }
+        let mut summaries = Vec::new();
+        for top in self.tree().tops() {
+            summaries.extend(self.space().open_vdev(&top).await?);
+        }
+        self.store()
+            .activate(SpaceMapSource::of(self.space()), &summaries);
+        self.load_removal().await?;
+        self.load_checkpoint().await?;
+        self.load_leaf_activities().await?;
+        self.load_auxiliaries(auxiliaries).await?;
+        self.load_scan().await?;
+        self.load_rebuilds().await?;
+        self.load_error_logs().await?;
+        if policy.readonly {
+            return Ok(Vec::new());
+        }
+        self.claim_intent_logs(policy.missing_logs).await
+    }
+
+    /// Reads from the vdevs' ZAPs which blocks each is for.
+    async fn read_allocation_biases(&self) -> Result<(), PoolError> {
+        for top in self.tree().config().tops {
+            let Some(zap_top) = top.zap_top.filter(|&object| object != 0) else {
+                continue;
+            };
+            let stored = zap::lookup(self.mos(), ObjectId(zap_top), ALLOCATION_BIAS).await?;
+            if let Some(zap::ZapValue::U8(bytes)) = stored {
+                let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                let bias = AllocationBias::parse(&String::from_utf8_lossy(text));
+                self.tree().update_config(top.guid, |vdev| vdev.bias = bias);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first txg store that.
+    /// What they hold is replayed when their dataset is opened; empty ones are freed. With `missing_logs` a log ends where
+    /// a log device does not give it.
+    async fn claim_intent_logs(&self, missing_logs: bool) -> Result<Vec<Dataset>, PoolError> {
+        let first = self.clock().begin_now()?;
+        let mut claimed = Vec::new();
+        for name in self.hierarchy().unreplayed_logs().await? {
+            let unusable = |error: zil::ZilError| PoolError::DirtyIntentLog {
+                dataset: name.clone(),
+                reason: error.to_string(),
+            };
+            let dataset = self.hierarchy().dataset(&name).await?;
+            let objset = dataset.objset();
+            let old = objset.zil_header();
+            // Empty if it was the log of the dataset this is a clone of.
+            if !zil::has_log(&old) {
+                continue;
+            }
+            if let Some(checkpointed) = self.rewound_to().filter(|_| old.claim_txg == 0) {
+                // Records logged since the checkpoint belong to a state that is discarded.
+                let blocks = zil::blocks_until(self.store(), &old, checkpointed).await;
+                for bp in blocks.map_err(unusable)? {
+                    self.store().free(first.txg(), &bp).await?;
+                }
+                objset.set_zil_header(ondisk::zil::ZilHeader::default(), &first);
+                if let Some(log) = dataset.log() {
+                    log.header_changed();
+                }
+                claimed.push(dataset);
+                continue;
+            }
+            // A rewind discards what was done since, the log with it.
+            let given_up =
+                |vdev| (missing_logs && self.tree().is_log(vdev)) || self.session.rewound.is_some();
+            let claimed_log = zil::claim(self.store(), &old, first.txg(), given_up).await;
+            let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
+            let refused = if referenced.iter().any(BlockPointer::is_dedup) {
+                Some("it holds clones of deduplicated blocks")
+            } else if !referenced.is_empty()
+                && !self.hierarchy().features().is_enabled("block_cloning")
+            {
+                Some("it holds clones of blocks, and feature@block_cloning is disabled")
+            } else {
+                None
+            };
+            if let Some(reason) = refused {
+                return Err(PoolError::DirtyIntentLog {
+                    dataset: name,
+                    reason: reason.to_owned(),
+                });
+            }
+            for bp in &referenced {
+                self.space().refer(bp, self.store().dsize(bp)).await?;
+            }
+            if !zil::has_log(&header) && old.log.birth() < first.txg() {
+                self.store().free(first.txg(), &old.log).await?;
+            }
+            if header != old {
+                objset.set_zil_header(header, &first);
+            }
+            if let Some(log) = dataset.log() {
+                log.header_changed();
+            }
+            claimed.push(dataset);
+        }
+        Ok(claimed)
+    }
+
+    pub(crate) fn queue_internal(&self, name: &'static str, text: String) {
+        let (txg, time) = (self.clock().open_txg().0, self.unix_time());
+        let record =
+            crate::history::internal_record(name, None, &text, txg, time, &self.session.host);
+        self.queue_history(record);
+    }
+}
+
+pub(super) fn describe(guid: &str) -> String {
+    match Feature::by_guid(guid) {
+        Some(feature) if support(feature) != Support::Full => {
+            format!("{guid} ({})", feature.description)
+        }
+        _ => guid.to_owned(),
+    }
+}
