@@ -1,82 +1,232 @@
-//! Which commands may be given over the API, and by whom.
+//! Which commands may be given by whom: over the API by role, by users of the machine for what was delegated to them.
 //!
-//! A command that is not named here is refused: those that read input or write binary output, those that never end, and those
-//! that come after this table.
+//! [`RULES`] has a row for each command that the program declares, and no others: a test beside the declarations compares both. A
+//! command that is not named here is refused.
 
 use crate::accounts::Role;
 
-/// Commands that only look.
-const LOOKS: &[(&str, &[&str])] = &[
-    (
-        "zfs",
-        &[
-            "get",
-            "groupspace",
-            "holds",
-            "list",
-            "projectspace",
-            "userspace",
-            "version",
-        ],
-    ),
-    (
-        "zpool",
-        &[
-            "events", "get", "history", "iostat", "list", "status", "version",
-        ],
-    ),
-    ("sanbox", &["doctor", "snapshots", "why"]),
-];
+/// Whether giving a command may change anything, as far as its name tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It only shows something.
+    Shows,
+    /// It may change something.
+    Changes,
+}
 
-/// Commands that change datasets, snapshots and shares, or look after the disks.
-const OPERATIONS: &[(&str, &[&str])] = &[
-    (
-        "zfs",
-        &[
-            "bookmark", "clone", "create", "destroy", "diff", "hold", "inherit", "mount",
-            "promote", "release", "rename", "rollback", "set", "share", "snap", "snapshot",
-            "unmount", "unshare",
-        ],
-    ),
-    ("zpool", &["clear", "scrub", "trim"]),
-    ("sanbox", &["policy", "restore", "target"]),
-];
+/// Which users of the machine may give a command without a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delegation {
+    /// None.
+    Refused,
+    /// All of them: what is changed is checked dataset by dataset, against what was delegated.
+    Checked,
+}
 
-/// All other commands that can be given.
-const ADMINISTRATION: &[(&str, &[&str])] = &[
-    ("zfs", &["allow", "unallow", "upgrade"]),
-    (
-        "zpool",
-        &[
-            "add",
-            "attach",
-            "checkpoint",
-            "create",
-            "destroy",
-            "detach",
-            "export",
-            "import",
-            "initialize",
-            "labelclear",
-            "offline",
-            "online",
-            "reguid",
-            "remove",
-            "reopen",
-            "replace",
-            "resilver",
-            "set",
-            "split",
-            "sync",
-            "upgrade",
-            "wait",
-        ],
-    ),
-    (
-        "sanbox",
-        &["itadm", "ls", "mkdir", "rm", "sbdadm", "stmfadm", "tune"],
-    ),
-];
+/// Commands of one tool that are alike in who may give them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// `zfs`, `zpool` or `sanbox`.
+    pub tool: &'static str,
+    /// The role that gives them over the API; none for commands that read input, write binary output, never end, or run in the
+    /// process of the client.
+    pub role: Option<Role>,
+    /// What giving them may do.
+    pub effect: Effect,
+    /// Users without a role.
+    pub delegation: Delegation,
+    /// Names of commands, aliases among them.
+    pub names: &'static [&'static str],
+}
+
+const fn rule(
+    tool: &'static str,
+    role: Option<Role>,
+    effect: Effect,
+    delegation: Delegation,
+    names: &'static [&'static str],
+) -> Rule {
+    Rule {
+        tool,
+        role,
+        effect,
+        delegation,
+        names,
+    }
+}
+
+const VIEWER: Option<Role> = Some(Role::Viewer);
+const OPERATOR: Option<Role> = Some(Role::Operator);
+const OWNER: Option<Role> = Some(Role::Owner);
+
+/// All commands.
+pub const RULES: &[Rule] = {
+    use Delegation::{Checked, Refused};
+    use Effect::{Changes, Shows};
+    &[
+        rule(
+            "zfs",
+            VIEWER,
+            Shows,
+            Checked,
+            &[
+                "get",
+                "groupspace",
+                "holds",
+                "list",
+                "projectspace",
+                "userspace",
+            ],
+        ),
+        rule("zfs", VIEWER, Shows, Refused, &["version"]),
+        rule("zfs", OPERATOR, Shows, Checked, &["diff"]),
+        rule(
+            "zfs",
+            OPERATOR,
+            Changes,
+            Checked,
+            &[
+                "bookmark", "clone", "create", "destroy", "hold", "inherit", "promote", "release",
+                "rename", "rollback", "set", "snap", "snapshot",
+            ],
+        ),
+        rule(
+            "zfs",
+            OPERATOR,
+            Changes,
+            Refused,
+            &["mount", "share", "unmount", "unshare"],
+        ),
+        rule("zfs", OWNER, Changes, Checked, &["allow", "unallow"]),
+        rule("zfs", OWNER, Changes, Refused, &["upgrade"]),
+        rule("zfs", None, Changes, Refused, &["receive", "recv"]),
+        rule(
+            "zfs",
+            None,
+            Shows,
+            Refused,
+            &[
+                "change-key",
+                "load-key",
+                "program",
+                "project",
+                "redact",
+                "send",
+                "umount",
+                "unload-key",
+                "unzone",
+                "wait",
+                "zone",
+            ],
+        ),
+        rule(
+            "zpool",
+            VIEWER,
+            Shows,
+            Checked,
+            &["get", "iostat", "list", "status"],
+        ),
+        rule(
+            "zpool",
+            VIEWER,
+            Shows,
+            Refused,
+            &["events", "history", "version"],
+        ),
+        rule(
+            "zpool",
+            OPERATOR,
+            Changes,
+            Refused,
+            &["clear", "scrub", "trim"],
+        ),
+        rule(
+            "zpool",
+            OWNER,
+            Changes,
+            Refused,
+            &[
+                "add",
+                "attach",
+                "checkpoint",
+                "create",
+                "destroy",
+                "detach",
+                "export",
+                "import",
+                "initialize",
+                "labelclear",
+                "offline",
+                "online",
+                "reguid",
+                "remove",
+                "reopen",
+                "replace",
+                "resilver",
+                "set",
+                "split",
+                "sync",
+                "upgrade",
+                "wait",
+            ],
+        ),
+        rule("zpool", None, Shows, Refused, &["ddtprune", "prefetch"]),
+        rule(
+            "sanbox",
+            VIEWER,
+            Shows,
+            Refused,
+            &["doctor", "snapshots", "why"],
+        ),
+        rule(
+            "sanbox",
+            OPERATOR,
+            Changes,
+            Refused,
+            &["policy", "restore", "target"],
+        ),
+        rule(
+            "sanbox",
+            OWNER,
+            Changes,
+            Refused,
+            &["itadm", "ls", "mkdir", "rm", "sbdadm", "stmfadm", "tune"],
+        ),
+        rule("sanbox", None, Changes, Refused, &["alert", "put", "user"]),
+        rule(
+            "sanbox",
+            None,
+            Shows,
+            Refused,
+            &[
+                "arcstat",
+                "cat",
+                "completion",
+                "get",
+                "job",
+                "lab",
+                "log",
+                "man",
+                "mount",
+                "serve",
+                "smb",
+                "sums",
+                "top",
+                "zfs",
+                "zilstat",
+                "zpool",
+                "zstream",
+            ],
+        ),
+    ]
+};
+
+/// Returns the rule of a command, by its tool and its first word.
+fn rule_of(tool: &str, arguments: &[String]) -> Option<&'static Rule> {
+    let command = arguments.first()?.as_str();
+    let mut rules = RULES.iter();
+    rules.find(|rule| rule.tool == tool && rule.names.contains(&command))
+}
 
 /// Properties that act on the machine rather than on the data: a mount point may hide a directory of the system, and files of a dataset
 /// may be programs that run as root.
@@ -86,29 +236,29 @@ const OF_THE_MACHINE: &[&str] = &["devices=", "exec=", "mountpoint=", "setuid="]
 #[must_use]
 pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
     let command = arguments.first()?.as_str();
-    let names = |table: &[(&str, &[&str])]| {
-        let mut tools = table.iter();
-        tools.any(|(known, commands)| *known == tool && commands.contains(&command))
-    };
-    if names(LOOKS) {
+    let role = rule_of(tool, arguments)?.role?;
+    let raised = match role {
         // 'zpool events -c' forgets the events.
-        let clears = command == "events" && arguments.iter().any(|word| word.starts_with("-c"));
-        return Some(if clears { Role::Owner } else { Role::Viewer });
-    }
-    if names(OPERATIONS) {
-        let sets = |word: &String| OF_THE_MACHINE.iter().any(|name| word.contains(name));
-        // 'zfs mount -o suid' is 'setuid=on' until the file system is unmounted.
-        let mounts =
-            |word: &String| command == "mount" && word.starts_with('-') && word.contains('o');
-        let machine = arguments.iter().any(|word| sets(word) || mounts(word));
-        return Some(if machine { Role::Owner } else { Role::Operator });
-    }
-    names(ADMINISTRATION).then_some(Role::Owner)
+        Role::Viewer => command == "events" && arguments.iter().any(|word| word.starts_with("-c")),
+        Role::Operator => arguments.iter().any(|word| {
+            let sets = OF_THE_MACHINE.iter().any(|name| word.contains(name));
+            // 'zfs mount -o suid' is 'setuid=on' until the file system is unmounted.
+            sets || command == "mount" && word.starts_with('-') && word.contains('o')
+        }),
+        Role::Owner => false,
+    };
+    Some(if raised { Role::Owner } else { role })
+}
+
+/// Whether a user of the machine without a role may give a command at all; what it changes is then checked dataset by dataset.
+#[must_use]
+pub fn is_delegable(tool: &str, arguments: &[String]) -> bool {
+    rule_of(tool, arguments).is_some_and(|rule| rule.delegation == Delegation::Checked)
 }
 
 /// Commands of `zfs` that a key for some datasets may give, with the letters of their options that take a value, and how many operands
 /// come before the names of datasets.
-const WITHIN: &[(&str, &str, usize)] = &[
+pub const WITHIN: &[(&str, &str, usize)] = &[
     ("bookmark", "", 0),
     ("clone", "o", 0),
     ("create", "obV", 0),
@@ -188,29 +338,20 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
         ) || word.starts_with("list-")
     });
     match tool {
-        "zfs" if arguments.first().is_some_and(|word| word == "diff") => false,
         "zfs" if is_dry_run(arguments) => false,
         "sanbox" if lists || is_look(arguments) => false,
-        _ => match role_needed(tool, arguments) {
-            Some(Role::Viewer) => false,
-            Some(_) => true,
-            // What comes by the control socket and cannot be given here.
-            None => matches!(
-                arguments.first().map(String::as_str),
-                Some("alert" | "config" | "put" | "receive" | "recv" | "user")
-            ),
-        },
+        _ => rule_of(tool, arguments).is_some_and(|rule| {
+            // 'zpool events -c'.
+            let raised = rule.role != role_needed(tool, arguments);
+            rule.effect == Effect::Changes || rule.effect == Effect::Shows && raised
+        }),
     }
 }
 
 /// Whether a command of our own that has parts is one of those that only look.
 fn is_look(arguments: &[String]) -> bool {
-    let mut words = arguments.iter().map(String::as_str);
-    let (first, second) = (words.next(), words.next());
-    matches!(
-        (first, second),
-        (Some("config"), Some("export" | "diff")) | (Some("user"), Some("key"))
-    ) && (first != Some("user") || words.next() == Some("list"))
+    let words: Vec<&str> = arguments.iter().take(3).map(String::as_str).collect();
+    words[..] == ["user", "key", "list"]
 }
 
 /// Whether a `zfs destroy` only says what it would do.
@@ -312,8 +453,6 @@ mod tests {
             ("sanbox", "user list", None, false),
             ("sanbox", "user key create ci", None, true),
             ("sanbox", "user key list", None, false),
-            ("sanbox", "config export", None, false),
-            ("sanbox", "config import FILE", None, true),
             ("sh", "-c true", None, false),
             ("zfs", "", None, false),
             ("zfs", "destroy -nvp tank@a,b", Some(Role::Operator), false),
@@ -323,6 +462,26 @@ mod tests {
             let arguments = words(arguments);
             assert_eq!(role_needed(tool, &arguments), role, "{tool} {arguments:?}");
             assert_eq!(is_change(tool, &arguments), change, "{tool} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn users_without_a_role_give_what_is_checked_by_dataset() {
+        for (tool, arguments, may) in [
+            ("zfs", "snapshot tank/a@b", true),
+            ("zfs", "snap tank/a@b", true),
+            ("zfs", "allow ann create tank", true),
+            ("zfs", "mount tank/a", false),
+            ("zfs", "send tank/a@b", false),
+            ("zfs", "version", false),
+            ("zpool", "list", true),
+            ("zpool", "history", false),
+            ("zpool", "destroy tank", false),
+            ("sanbox", "why", false),
+            ("zfs", "", false),
+        ] {
+            let arguments = words(arguments);
+            assert_eq!(is_delegable(tool, &arguments), may, "{tool} {arguments:?}");
         }
     }
 

@@ -337,4 +337,54 @@ mod tests {
             assert!(!command.summary.is_empty(), "{tool} {}", command.name);
         }
     }
+
+    /// A command without a rule is refused to all users: each declared one has a rule, and each rule names a declared command.
+    #[test]
+    fn every_command_has_one_rule_of_access() {
+        use manage::commands::RULES;
+        let own = COMMANDS.iter().map(|command| ("sanbox", command));
+        let tools = all().into_iter().map(|(tool, entry)| (tool, entry.command));
+        let mut known = BTreeSet::new();
+        for (tool, command) in tools.chain(own) {
+            let is_option = |name: &&str| name.starts_with('-');
+            let aliases = command.aliases.iter().filter(|alias| !is_option(alias));
+            for name in aliases.chain([&command.name]) {
+                let rules = RULES.iter().filter(|rule| rule.tool == tool);
+                let rules = rules
+                    .flat_map(|rule| rule.names)
+                    .filter(|ruled| *ruled == name);
+                assert_eq!(
+                    rules.count(),
+                    1,
+                    "rules of '{tool} {name}' in manage::commands"
+                );
+                known.insert((tool, *name));
+            }
+        }
+        for rule in RULES {
+            for name in rule.names {
+                assert!(
+                    known.contains(&(rule.tool, *name)),
+                    "no command '{} {name}'",
+                    rule.tool
+                );
+            }
+        }
+    }
+
+    /// A key for some datasets reads command lines by the declared options: which of them take a value.
+    #[test]
+    fn commands_of_keys_take_the_values_that_are_declared() {
+        for (name, letters, _) in manage::commands::WITHIN {
+            let entry = entries(zfs::TABLE).find(|entry| entry.command.is_called(name));
+            let command = entry.expect("a command of zfs").command;
+            let valued = command.flags.iter().filter(|flag| flag.value.is_some());
+            let declared: BTreeSet<char> = valued.filter_map(|flag| flag.short).collect();
+            assert_eq!(
+                letters.chars().collect::<BTreeSet<char>>(),
+                declared,
+                "zfs {name}"
+            );
+        }
+    }
 }

@@ -100,40 +100,6 @@ fn subject(stream: &UnixStream) -> Option<Subject> {
     })
 }
 
-/// Whether a user other than root may give a command at all. What changes datasets is then checked dataset by dataset.
-fn may_ask(tool: &str, arguments: &[String]) -> bool {
-    let command = arguments.first().map_or("", String::as_str);
-    match tool {
-        "zfs" => matches!(
-            command,
-            "allow"
-                | "bookmark"
-                | "clone"
-                | "create"
-                | "destroy"
-                | "diff"
-                | "get"
-                | "groupspace"
-                | "hold"
-                | "holds"
-                | "inherit"
-                | "list"
-                | "projectspace"
-                | "promote"
-                | "release"
-                | "rename"
-                | "rollback"
-                | "set"
-                | "snap"
-                | "snapshot"
-                | "unallow"
-                | "userspace"
-        ),
-        "zpool" => matches!(command, "get" | "iostat" | "list" | "status"),
-        _ => false,
-    }
-}
-
 /// Whether a user of this machine has the role for a command, and gives it as over the API; to others the rights apply that were
 /// delegated to them.
 fn has_role(appliance: &Appliance, uid: u32, request: &Request) -> bool {
@@ -298,7 +264,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         return;
     };
     let subject = subject.filter(|known| !has_role(&appliance, known.uid, &request));
-    if subject.is_some() && !may_ask(&request.tool, &request.arguments) {
+    if subject.is_some() && !commands::is_delegable(&request.tool, &request.arguments) {
         let refusal = format!("{}: permission denied\n", request.tool);
         return refuse(&mut writer, &refusal).await;
     }
