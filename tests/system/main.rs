@@ -36,6 +36,7 @@ mod quotas;
 mod received;
 mod receiving;
 mod removal;
+mod replication;
 mod rpc;
 mod smb;
 mod snapdir;

@@ -190,7 +190,16 @@ pub const RULES: &[Rule] = {
             OWNER,
             Changes,
             Refused,
-            &["itadm", "ls", "mkdir", "rm", "sbdadm", "stmfadm", "tune"],
+            &[
+                "itadm",
+                "ls",
+                "mkdir",
+                "replication",
+                "rm",
+                "sbdadm",
+                "stmfadm",
+                "tune",
+            ],
         ),
         rule("sanbox", None, Changes, Refused, &["alert", "put", "user"]),
         rule(

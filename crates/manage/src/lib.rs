@@ -19,6 +19,7 @@ pub mod database;
 pub mod history;
 pub mod jobs;
 pub mod policy;
+pub mod replication;
 pub mod samba;
 pub mod secret;
 pub mod state;

@@ -19,6 +19,7 @@ use engine::{
 use manage::api::Api;
 use manage::config::Config;
 use manage::jobs::Jobs;
+use manage::replication::Replications;
 use manage::state::{CachedVdev, PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
@@ -116,6 +117,7 @@ pub(crate) struct Appliance {
     devices: OnceLock<Devices>,
     /// Present in a daemon, and in a command about what it holds.
     api: OnceLock<Arc<Api>>,
+    replications: Arc<Replications>,
     /// Limits that can be changed.
     tunables: std::sync::Mutex<Tunables>,
     memory: Plan,
@@ -138,6 +140,11 @@ impl Appliance {
     /// Returns what manages the appliance, if it was opened.
     pub(crate) fn api(&self) -> Option<Arc<Api>> {
         self.api.get().cloned()
+    }
+
+    /// Returns the jobs of replication.
+    pub(crate) fn replications(&self) -> &Arc<Replications> {
+        &self.replications
     }
 
     /// Returns the log of jobs, if it was opened.
@@ -166,6 +173,7 @@ impl Appliance {
             tunables: std::sync::Mutex::new(tunables),
             memory,
             engine,
+            replications: Replications::new(state.path()),
             state,
             config,
             identity,
@@ -188,6 +196,7 @@ impl Appliance {
             tunables: std::sync::Mutex::default(),
             memory: Plan::of(0),
             engine,
+            replications: Replications::new(state),
             state: StateDirectory::unopened(state),
             config,
             identity: HostIdentity::default(),

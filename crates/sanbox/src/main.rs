@@ -12,6 +12,7 @@ mod follow;
 mod logging;
 mod memory;
 mod paths;
+mod replication;
 mod serve;
 mod terminal;
 mod tuning;

@@ -5,6 +5,7 @@ use engine::{Health, PoolStatus, VdevStatus};
 
 use super::{Condition, Severity};
 use crate::history::sample::PoolSpan;
+use crate::replication::{Job, ReplicationError};
 
 /// Percent of a pool at which it is almost full, and full.
 const CAPACITY_WARNING: u64 = 80;
@@ -15,6 +16,8 @@ const FORECAST_SECONDS: u64 = 14 * 86_400;
 const SCRUB_SECONDS: u64 = 35 * 86_400;
 /// Seconds before its end at which a certificate should be replaced.
 const CERTIFICATE_SECONDS: u64 = 21 * 86_400;
+/// Seconds after which replication that fails, and may go on by itself, is told of.
+const REPLICATION_SECONDS: u64 = 900;
 /// Percent of the memory ceiling that the process should stay below.
 const MEMORY_PERCENT: u64 = 97;
 
@@ -273,6 +276,41 @@ pub fn failed_job(id: u64, command: &str, state: &str) -> Condition {
             format!("'sanbox job show {id}' has its output."),
         ],
     )
+}
+
+/// A job of replication whose runs have not been complete for `seconds`. What may be over by itself is told after a while; several jobs that
+/// cannot reach one place are one condition.
+#[must_use]
+pub fn replication(job: &Job, error: &ReplicationError, seconds: u64) -> Option<Condition> {
+    if error.is_transient() && seconds < REPLICATION_SECONDS
+        || *error == ReplicationError::Cancelled
+    {
+        return None;
+    }
+    let name = &job.name;
+    let key = match error {
+        ReplicationError::Unreachable { place, .. } => format!("replication/unreachable/{place}"),
+        _ => format!("replication/{name}/{}", error.cause()),
+    };
+    let fact = match error {
+        ReplicationError::Unreachable { .. } => format!("Replication waits: {error}."),
+        _ => format!("The job '{name}' is not complete: {error}."),
+    };
+    let next_step = match error.is_transient() {
+        true => format!(
+            "It is tried again by itself, at growing distances; 'sanbox replication run {name}' does it now."
+        ),
+        false => format!("'sanbox replication show {name}' says what is missing at the target."),
+    };
+    let effect =
+        "The copy becomes older; the source is not affected, and keeps what its policy says."
+            .to_owned();
+    Some(condition(
+        key,
+        Severity::Warning,
+        name,
+        [fact, effect, next_step],
+    ))
 }
 
 /// The certificate of the console, whose end is in seconds since 1970.

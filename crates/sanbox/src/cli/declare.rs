@@ -2,6 +2,7 @@
 
 use super::command::Command;
 use super::flag::{Flag, both, long, short, valued};
+use super::replication_command::REPLICATION;
 
 /// Options before the command's name.
 pub(crate) const GLOBAL: &[Flag] = &[
@@ -813,6 +814,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         ..Command::NEW
     },
+    REPLICATION,
     Command {
         name: "smb",
         summary: "users of SMB shares, and what clients do",

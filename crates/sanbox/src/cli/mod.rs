@@ -10,6 +10,7 @@ pub(crate) mod help;
 pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod out;
+mod replication_command;
 pub(crate) mod sanbox;
 pub(crate) mod version;
 pub(crate) mod zfs;

@@ -14,6 +14,7 @@ mod job;
 mod log;
 mod policy;
 mod remote_path;
+mod replication;
 mod restore;
 pub(crate) mod sample;
 mod smb;
@@ -69,6 +70,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "alert" => alert::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
+        "replication" => replication::run(session, &args).await,
         "why" => why::run(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,

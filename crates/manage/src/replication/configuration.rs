@@ -1,0 +1,568 @@
+//! The jobs of an appliance: `replication.toml` in the state directory, a `[[replication]]` for each. Keys that are not known are refused.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Jobs of an appliance, at most.
+const JOBS_MAX: usize = 1000;
+/// Bytes of a job's name, at most: it is part of the names of snapshots, bookmarks and holds.
+const NAME_BYTES_MAX: usize = 40;
+/// The first line of the file.
+const HEAD: &str =
+    "# Written by 'sanbox replication': what is added by hand stays, comments do not.\n";
+
+/// Why a job cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file does not hold jobs.
+    #[error("{}: {message}", path.display())]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// Where and why.
+        message: String,
+    },
+    /// A job of this name exists.
+    #[error("there is a job '{0}' already")]
+    Exists(String),
+    /// No job has this name.
+    #[error("there is no job '{0}' ('sanbox replication list' shows those there are)")]
+    Unknown(String),
+    /// A setting of a job has no meaning.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// Where a side of a job is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A dataset of a pool of this appliance.
+    Local(String),
+}
+
+/// A job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Name: letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// The source's dataset.
+    pub from: String,
+    /// The target's dataset.
+    pub to: String,
+    /// Datasets below go along.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recursive: bool,
+    /// Full names of datasets of the source that are left out, with those below; `*` stands for any text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Names of snapshots that are sent, `*` for any text; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub select: Vec<String>,
+    /// Only the newest snapshot is sent, not those between.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newest_only: bool,
+    /// The job takes a snapshot of its own where something was written, and keeps the newest that both sides have.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub take: bool,
+    /// How often is looked for something to send: `30s`, `5m`, `1h`, `1d`. Empty: `5m`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub every: String,
+    /// Blocks go as they are stored, encrypted ones without their key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub raw: bool,
+    /// Properties stay here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_properties: bool,
+    /// Properties set at the target's datasets when they are made: `NAME=VALUE`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<String>,
+    /// Properties that come along and are not put in force at the target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_in_force: Vec<String>,
+    /// Bytes a second at most, such as `20M`. Empty: no limit.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bandwidth: String,
+    /// Nothing is done until the job is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+/// How often a job looks where nothing is said.
+const EVERY_DEFAULT: Duration = Duration::from_secs(300);
+
+impl Job {
+    /// Checks all settings.
+    ///
+    /// # Errors
+    /// Which has no meaning, and why.
+    pub fn check(&self) -> Result<(), JobError> {
+        let refuse = |why: String| Err(JobError::Setting(why));
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty()
+            || self.name.len() > NAME_BYTES_MAX
+            || !self.name.chars().all(is_plain)
+        {
+            let name = &self.name;
+            return refuse(format!(
+                "'{name}' is no name of a job: letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}"
+            ));
+        }
+        let (Location::Local(from), Location::Local(to)) =
+            (location(&self.from)?, location(&self.to)?);
+        let within = |inner: &str, outer: &str| {
+            inner == outer
+                || inner
+                    .strip_prefix(outer)
+                    .is_some_and(|rest| rest.starts_with('/'))
+        };
+        if from == to || self.recursive && (within(&to, &from) || within(&from, &to)) {
+            return refuse(format!(
+                "'{to}' cannot be a copy of '{from}': one lies in the other"
+            ));
+        }
+        self.interval()?;
+        self.bandwidth_bytes()?;
+        for setting in &self.set {
+            if !setting.contains('=') {
+                return refuse(format!("'{setting}' is not PROPERTY=VALUE"));
+            }
+        }
+        if self.raw {
+            return refuse(
+                "raw streams (-w) are not supported by this version of sanbox yet".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns where the source is.
+    ///
+    /// # Errors
+    /// The text is no place.
+    pub fn source(&self) -> Result<Location, JobError> {
+        location(&self.from)
+    }
+
+    /// Returns where the target is.
+    ///
+    /// # Errors
+    /// The text is no place.
+    pub fn target(&self) -> Result<Location, JobError> {
+        location(&self.to)
+    }
+
+    /// The root of the source, without its host.
+    #[must_use]
+    pub fn source_root(&self) -> &str {
+        &self.from
+    }
+
+    /// The root of the target, without its host.
+    #[must_use]
+    pub fn target_root(&self) -> &str {
+        &self.to
+    }
+
+    /// Returns how often the job looks for something to send.
+    ///
+    /// # Errors
+    /// The setting is no duration.
+    pub fn interval(&self) -> Result<Duration, JobError> {
+        if self.every.is_empty() {
+            return Ok(EVERY_DEFAULT);
+        }
+        let parsed = parse_duration(&self.every).filter(|every| *every >= Duration::from_secs(1));
+        parsed.ok_or_else(|| {
+            JobError::Setting(format!(
+                "'{}' is no interval: a number and s, m, h or d, from 1s",
+                self.every
+            ))
+        })
+    }
+
+    /// Returns how many bytes a second may be sent; `None` for no limit.
+    ///
+    /// # Errors
+    /// The setting is no size.
+    pub fn bandwidth_bytes(&self) -> Result<Option<u64>, JobError> {
+        if self.bandwidth.is_empty() {
+            return Ok(None);
+        }
+        let bytes = engine::property::parse_number(&self.bandwidth)
+            .ok()
+            .filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| {
+            JobError::Setting(format!("'{}' is no size (such as 20M)", self.bandwidth))
+        })?;
+        Ok(Some(bytes))
+    }
+
+    /// Whether a dataset of the source belongs to the job.
+    #[must_use]
+    pub fn includes(&self, dataset: &str) -> bool {
+        if dataset == self.source_root() {
+            return true;
+        }
+        let is_excluded = |pattern: &String| {
+            let mut at = Some(dataset);
+            std::iter::from_fn(|| {
+                let now = at?;
+                at = now.rsplit_once('/').map(|(above, _)| above);
+                Some(now)
+            })
+            .any(|name| matches(pattern, name))
+        };
+        self.recursive && !self.exclude.iter().any(is_excluded)
+    }
+
+    /// Whether a snapshot is one to be sent.
+    #[must_use]
+    pub fn selects(&self, snapshot: &str) -> bool {
+        self.select.is_empty()
+            || self.is_own(snapshot)
+            || self.select.iter().any(|pattern| matches(pattern, snapshot))
+    }
+
+    /// Returns the name of a dataset's copy.
+    ///
+    /// # Panics
+    /// The dataset is not one of the source's.
+    #[must_use]
+    pub fn target_of(&self, dataset: &str) -> String {
+        let below = dataset
+            .strip_prefix(self.source_root())
+            .expect("a dataset of the source");
+        format!("{}{below}", self.target_root())
+    }
+
+    /// The tag of holds, and the begin of the names of snapshots and bookmarks.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        format!("replica-{}", self.name)
+    }
+
+    /// Returns the name of a snapshot that the job takes.
+    #[must_use]
+    pub fn snapshot_name(&self, now: jiff::Timestamp) -> String {
+        format!("{}-{}", self.tag(), now.strftime("%Y%m%dT%H%M%S.%3fZ"))
+    }
+
+    /// Whether a snapshot's name is one that the job gives to its own.
+    #[must_use]
+    pub fn is_own(&self, snapshot: &str) -> bool {
+        let stamp = snapshot
+            .strip_prefix(&self.tag())
+            .and_then(|rest| rest.strip_prefix('-'));
+        let Some(stamp) = stamp else {
+            return false;
+        };
+        let form = stamp
+            .bytes()
+            .map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+        form.eq("00000000T000000.000Z".bytes())
+    }
+
+    /// Returns the name of the bookmark of a state that the target has.
+    #[must_use]
+    pub fn bookmark_name(&self, guid: u64) -> String {
+        format!("{}-{guid:016x}", self.tag())
+    }
+
+    /// Whether a bookmark's name is one that the job gives.
+    #[must_use]
+    pub fn is_own_bookmark(&self, bookmark: &str) -> bool {
+        let guid = bookmark
+            .strip_prefix(&self.tag())
+            .and_then(|rest| rest.strip_prefix('-'));
+        guid.is_some_and(|guid| {
+            guid.len() == 16 && guid.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    }
+}
+
+fn location(text: &str) -> Result<Location, JobError> {
+    let is_component = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
+        !part.is_empty() && part.chars().all(allowed)
+    };
+    if text.is_empty() || !text.split('/').all(is_component) || text.contains(':') {
+        return Err(JobError::Setting(format!("'{text}' is no dataset")));
+    }
+    Ok(Location::Local(text.to_owned()))
+}
+
+/// Reads a number with `s`, `m`, `h` or `d`.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+    let split = text
+        .len()
+        .checked_sub(1)
+        .filter(|at| text.is_char_boundary(*at))?;
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    let number: u32 = number.parse().ok()?;
+    Some(Duration::from_secs(u64::from(number) * seconds))
+}
+
+/// Whether a text matches a pattern in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// All jobs of an appliance, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jobs {
+    /// The jobs.
+    #[serde(default)]
+    pub replication: Vec<Job>,
+}
+
+impl Jobs {
+    fn path(state: &Path) -> PathBuf {
+        state.join("replication.toml")
+    }
+
+    /// Reads the jobs of a state directory.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn read(state: &Path) -> Result<Self, JobError> {
+        let path = Self::path(state);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(JobError::Io { path, source }),
+        };
+        let invalid = |message: String| JobError::Invalid {
+            path: path.clone(),
+            message,
+        };
+        let jobs: Self = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        if jobs.replication.len() > JOBS_MAX {
+            return Err(invalid(format!("more than {JOBS_MAX} jobs")));
+        }
+        for (index, job) in jobs.replication.iter().enumerate() {
+            job.check().map_err(|error| invalid(error.to_string()))?;
+            if jobs.replication[..index]
+                .iter()
+                .any(|earlier| earlier.name == job.name)
+            {
+                return Err(invalid(format!("two jobs '{}'", job.name)));
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Replaces the jobs of a state directory; after a power cut they are the old or the new ones.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, state: &Path) -> Result<(), JobError> {
+        let path = Self::path(state);
+        let text = toml::to_string(self).map_err(|error| JobError::Invalid {
+            path: path.clone(),
+            message: error.to_string(),
+        })?;
+        let fresh = path.with_extension("toml.new");
+        let write = || -> io::Result<()> {
+            let mut options = fs::OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&fresh)?;
+            file.write_all(format!("{HEAD}\n{text}").as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&fresh, &path)?;
+            fs::File::open(state)?.sync_all()
+        };
+        write().map_err(|source| JobError::Io { path, source })
+    }
+
+    /// Returns a job.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn job(&self, name: &str) -> Result<&Job, JobError> {
+        let found = self.replication.iter().find(|job| job.name == name);
+        found.ok_or_else(|| JobError::Unknown(name.to_owned()))
+    }
+
+    /// Adds a job.
+    ///
+    /// # Errors
+    /// A setting has no meaning, the name is taken, or another job has the same target.
+    pub fn add(&mut self, job: Job) -> Result<(), JobError> {
+        job.check()?;
+        if self.job(&job.name).is_ok() {
+            return Err(JobError::Exists(job.name));
+        }
+        if let Some(other) = self.replication.iter().find(|other| other.to == job.to) {
+            return Err(JobError::Setting(format!(
+                "'{}' is the target of the job '{}'; two jobs cannot send to one dataset",
+                job.to, other.name
+            )));
+        }
+        if self.replication.len() >= JOBS_MAX {
+            return Err(JobError::Setting(format!(
+                "there are {JOBS_MAX} jobs, which is the most"
+            )));
+        }
+        self.replication.push(job);
+        Ok(())
+    }
+
+    /// Changes a job.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Job)) -> Result<(), JobError> {
+        let found = self.replication.iter_mut().find(|job| job.name == name);
+        change(found.ok_or_else(|| JobError::Unknown(name.to_owned()))?);
+        Ok(())
+    }
+
+    /// Removes a job.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn remove(&mut self, name: &str) -> Result<Job, JobError> {
+        let at = self.replication.iter().position(|job| job.name == name);
+        let at = at.ok_or_else(|| JobError::Unknown(name.to_owned()))?;
+        Ok(self.replication.remove(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, from: &str, to: &str) -> Job {
+        Job {
+            name: name.to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn jobs_are_kept_and_mistakes_are_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut jobs = Jobs::read(directory.path()).expect("none");
+        let vm = Job {
+            recursive: true,
+            every: "90s".to_owned(),
+            bandwidth: "20M".to_owned(),
+            ..job("vm", "tank/vm", "back/vm")
+        };
+        jobs.add(vm.clone()).expect("added");
+        assert!(jobs.add(vm).is_err());
+        assert!(jobs.add(job("other", "tank/x", "back/vm")).is_err());
+        jobs.write(directory.path()).expect("written");
+        let read = Jobs::read(directory.path()).expect("read");
+        assert_eq!(read, jobs);
+        assert_eq!(
+            read.replication[0].interval().expect("one"),
+            Duration::from_secs(90)
+        );
+        assert_eq!(
+            read.replication[0].bandwidth_bytes().expect("one"),
+            Some(20 << 20)
+        );
+        let path = directory.path().join("replication.toml");
+        fs::write(&path, "[[replication]]\nname = 'a'\nform = 'x'\n").expect("written");
+        let error = Jobs::read(directory.path())
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("unknown field `form`"), "{error}");
+        let refused = [
+            job("a b", "tank/a", "back/a"),
+            job("a", "tank/a", "tank/a"),
+            job("a", "tank/a@x", "back/a"),
+            Job {
+                recursive: true,
+                ..job("a", "tank", "tank/copy")
+            },
+            Job {
+                every: "0s".to_owned(),
+                ..job("a", "tank/a", "back/a")
+            },
+            Job {
+                every: "5\u{e9}".to_owned(),
+                ..job("a", "tank/a", "back/a")
+            },
+            Job {
+                bandwidth: "fast".to_owned(),
+                ..job("a", "tank/a", "back/a")
+            },
+        ];
+        for job in refused {
+            assert!(job.check().is_err(), "{job:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_job_are_told_from_those_of_others() {
+        let now = "2026-11-25T07:00:00.5Z".parse().expect("a time");
+        let (one, other) = (job("a", "tank/a", "back/a"), job("a-b", "tank/a", "back/b"));
+        assert_eq!(one.snapshot_name(now), "replica-a-20261125T070000.500Z");
+        assert!(one.is_own(&one.snapshot_name(now)));
+        assert!(!one.is_own(&other.snapshot_name(now)) && !other.is_own(&one.snapshot_name(now)));
+        assert!(!one.is_own("replica-a-mine"));
+        assert!(one.is_own_bookmark(&one.bookmark_name(7)));
+        assert!(!one.is_own_bookmark(&other.bookmark_name(7)));
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("*", "", true),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a job asks of either side, wherever that is.
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+
+use super::{ReplicaDataset, ReplicationError, StreamFrom};
+
+/// An answer of a side.
+pub type Reached<'a, T> = BoxFuture<'a, Result<T, ReplicationError>>;
+
+/// A stream on its way; an error ends it.
+pub type ByteStream = BoxStream<'static, Result<Vec<u8>, ReplicationError>>;
+
+/// A stream to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamSpec {
+    /// Full name of the source's dataset.
+    pub dataset: String,
+    /// Name of the snapshot, without the dataset's.
+    pub snapshot: String,
+    /// What it counts from; `None` for a full stream.
+    pub from: Option<StreamFrom>,
+    /// Resumes an interrupted stream.
+    pub token: Option<String>,
+    /// Properties go along.
+    pub properties: bool,
+    /// Blocks go as they are stored, encrypted ones too.
+    pub raw: bool,
+}
+
+/// Where a stream goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveSpec {
+    /// Full name of the target's dataset.
+    pub dataset: String,
+    /// Properties that are set there.
+    pub set: Vec<(String, String)>,
+    /// Properties of the stream that are not put in force.
+    pub excluded: Vec<String>,
+}
+
+/// One side of a job. Names are full names; a list of them is one request, which leaves out what is not there any more.
+pub trait Endpoint: Send + Sync {
+    /// Lists a dataset and those below it, parents first; `None` when it does not exist.
+    fn list<'a>(&'a self, root: &'a str) -> Reached<'a, Option<Vec<ReplicaDataset>>>;
+
+    /// Whether a dataset exists.
+    fn exists<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool>;
+
+    /// Finds a dataset of the same pool by its guid.
+    fn find<'a>(&'a self, dataset: &'a str, guid: u64) -> Reached<'a, Option<String>>;
+
+    /// Takes snapshots at one moment.
+    fn snapshot(&self, names: Vec<String>) -> Reached<'_, ()>;
+
+    /// Estimates the bytes of a stream; `None` where that cannot be known.
+    fn size(&self, spec: StreamSpec) -> Reached<'_, Option<u64>>;
+
+    /// Begins a stream.
+    fn send(&self, spec: StreamSpec) -> Reached<'_, ByteStream>;
+
+    /// Receives a stream. When it breaks off, what was received of it is kept.
+    fn receive(&self, spec: ReceiveSpec, stream: ByteStream) -> Reached<'_, ()>;
+
+    /// Gives up what an interrupted receive left.
+    fn discard_interrupted<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()>;
+
+    /// Makes bookmarks of snapshots: pairs of bookmark and snapshot.
+    fn bookmark(&self, pairs: Vec<(String, String)>) -> Reached<'_, ()>;
+
+    /// Destroys bookmarks.
+    fn destroy_bookmarks(&self, names: Vec<String>) -> Reached<'_, ()>;
+
+    /// Destroys snapshots; those with holds or clones stay.
+    fn destroy_snapshots(&self, names: Vec<String>) -> Reached<'_, ()>;
+
+    /// Holds snapshots; a hold that is there stays.
+    fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()>;
+
+    /// Releases holds; one that is not there is none.
+    fn release<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()>;
+
+    /// Sets a property of a dataset.
+    fn set<'a>(&'a self, dataset: &'a str, name: &'a str, value: &'a str) -> Reached<'a, ()>;
+
+    /// Gives up what is newer than a snapshot: the snapshots `newer`, the newest last, and what was written.
+    fn rollback<'a>(
+        &'a self,
+        dataset: &'a str,
+        snapshot: &'a str,
+        newer: Vec<String>,
+    ) -> Reached<'a, ()>;
+}

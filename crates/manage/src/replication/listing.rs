@@ -1,0 +1,102 @@
+//! What replication knows of the datasets of one side.
+
+use std::fmt;
+use std::str::FromStr;
+
+use engine::DatasetKind;
+
+/// A snapshot or bookmark: a state of a dataset that a stream can count from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The part of its name behind `@` or `#`.
+    pub name: String,
+    /// Identity of the state: the same at every place it was sent to, and of a bookmark that of its snapshot.
+    pub guid: u64,
+    /// The txg in which the snapshot was taken, in this pool: the order of points, whatever the clock did.
+    pub create_txg: u64,
+    /// Holds on a snapshot.
+    pub holds: u64,
+}
+
+/// The rest of a receive that was interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// What `zfs send -t` takes.
+    pub token: String,
+    /// What the stream counts from; `None` for a full one.
+    pub from_guid: Option<u64>,
+    /// The snapshot that is sent.
+    pub to_guid: u64,
+}
+
+/// Says of which source and by which job a target's dataset was made. It is a property of the dataset, so it survives the job's
+/// configuration, and a second job to the same dataset finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The job's name.
+    pub job: String,
+    /// Guid of the source's dataset, which a rename does not change.
+    pub source_guid: u64,
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:016x}", self.job, self.source_guid)
+    }
+}
+
+impl FromStr for Mark {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (job, guid) = text.rsplit_once(':').ok_or(())?;
+        Ok(Self {
+            job: job.to_owned(),
+            source_guid: u64::from_str_radix(guid, 16).map_err(|_| ())?,
+        })
+    }
+}
+
+/// A file system or volume with the points that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaDataset {
+    /// Full name.
+    pub name: String,
+    /// Its own guid.
+    pub guid: u64,
+    /// File system or volume.
+    pub kind: DatasetKind,
+    /// Snapshots, in the order in which they were taken.
+    pub snapshots: Vec<Point>,
+    /// Bookmarks, in the order of what they are of.
+    pub bookmarks: Vec<Point>,
+    /// Bytes written since the newest snapshot.
+    pub written_bytes: u64,
+    /// Set on this dataset itself, not inherited.
+    pub mark: Option<Mark>,
+    /// What an interrupted receive left.
+    pub interrupted: Option<Interrupted>,
+}
+
+impl ReplicaDataset {
+    /// Returns a dataset of which only name, guid and kind are known yet.
+    #[must_use]
+    pub fn new(name: String, guid: u64, kind: DatasetKind) -> Self {
+        Self {
+            name,
+            guid,
+            kind,
+            snapshots: Vec::new(),
+            bookmarks: Vec::new(),
+            written_bytes: 0,
+            mark: None,
+            interrupted: None,
+        }
+    }
+
+    /// Puts its points into their order.
+    pub fn sort(&mut self) {
+        self.snapshots.sort_by_key(|point| point.create_txg);
+        self.bookmarks.sort_by_key(|point| point.create_txg);
+    }
+}

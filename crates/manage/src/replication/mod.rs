@@ -1,0 +1,37 @@
+//! Replication: datasets of one pool, kept the same in another place.
+//!
+//! What a job has to do is computed from the snapshots and bookmarks of both sides each time it runs ([`plan`]): the newest point that both
+//! have, and what the source has beyond it. No time of a last or next run is stored anywhere, so none can be stale; what is stored is the
+//! configuration of the job, and a mark at the target's datasets that says of which source they are.
+//!
+//! Guarantees: a target that is gone costs nothing but attempts, at growing distances ([`Backoff`]); a job takes a snapshot of its own only
+//! after the target answered, and not while an earlier one of its own is undelivered; nothing at the target is rolled back or destroyed
+//! unasked but snapshots that the job itself took; a bookmark at the source lets increments go on when the source's snapshots are gone.
+
+mod backoff;
+mod configuration;
+mod endpoint;
+mod error;
+mod listing;
+mod local;
+mod plan;
+mod progress;
+mod registry;
+mod run;
+#[cfg(test)]
+mod simulation;
+mod upkeep;
+
+pub use backoff::Backoff;
+pub use configuration::{Job, JobError, Jobs, Location};
+pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec};
+pub use error::{Refusal, ReplicationError};
+pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
+pub use local::LocalEndpoint;
+pub use plan::{DatasetPlan, Step, StreamFrom, TreePlan, Work, plan};
+pub use progress::Progress;
+pub use registry::{Ended, JobState, Replications};
+pub use run::{Report, adopt, foresee, reset, run};
+
+/// The user property of a target's dataset that holds its [`Mark`].
+pub const MARK_PROPERTY: &str = "org.sanbox:replication";

@@ -1,0 +1,297 @@
+//! The jobs of an appliance as they run: which runs now and how far it is, how the last run of each ended, and when the next is due.
+//!
+//! All of it is of this process and computed anew by the next one: a start looks at every job once, and finds out from both sides what there
+//! is to do.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{AbortHandle, abortable};
+use jiff::Timestamp;
+
+use super::{Backoff, Job, JobError, Jobs, Progress, ReplicationError, Report};
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// When.
+    pub at: Timestamp,
+    /// What it did, or why it ended early.
+    pub result: Result<Report, ReplicationError>,
+}
+
+impl Ended {
+    /// The cause that keeps the job from being complete: of the run, or the first of its datasets, with the dataset.
+    #[must_use]
+    pub fn problem(&self) -> Option<(Option<&str>, &ReplicationError)> {
+        match &self.result {
+            Err(error) => Some((None, error)),
+            Ok(report) => report
+                .problems
+                .first()
+                .map(|(dataset, error)| (Some(dataset.as_str()), error)),
+        }
+    }
+}
+
+/// What a job does.
+#[derive(Clone, Debug, Default)]
+pub struct JobState {
+    /// The run under way.
+    pub running: Option<Arc<Progress>>,
+    /// How the last run of this process ended.
+    pub ended: Option<Ended>,
+    /// Since when no run was complete.
+    pub failing_since: Option<Timestamp>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// After what time the next run is due; none before the first, which is due at once.
+    pub next_in: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Entry {
+    running: Option<(Arc<Progress>, AbortHandle)>,
+    ended: Option<Ended>,
+    failing_since: Option<Timestamp>,
+    backoff: Backoff,
+    due: Option<Instant>,
+}
+
+/// See the module.
+pub struct Replications {
+    state: PathBuf,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    /// Held while the configuration is changed.
+    changing: Mutex<()>,
+}
+
+impl Replications {
+    /// Returns the jobs of a state directory; nothing is read yet.
+    #[must_use]
+    pub fn new(state: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            state: state.to_owned(),
+            entries: Mutex::default(),
+            changing: Mutex::default(),
+        })
+    }
+
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn jobs(&self) -> Result<Jobs, JobError> {
+        Jobs::read(&self.state)
+    }
+
+    /// Changes the configuration.
+    ///
+    /// # Errors
+    /// The change is refused, or cannot be written.
+    pub fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Jobs) -> Result<T, JobError>,
+    ) -> Result<T, JobError> {
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs()?;
+        let done = change(&mut jobs)?;
+        jobs.write(&self.state)?;
+        Ok(done)
+    }
+
+    /// Returns what a job does.
+    #[must_use]
+    pub fn state_of(&self, job: &str) -> JobState {
+        let entries = self.entries();
+        let Some(entry) = entries.get(job) else {
+            return JobState::default();
+        };
+        JobState {
+            running: entry.running.as_ref().map(|(progress, _)| progress.clone()),
+            ended: entry.ended.clone(),
+            failing_since: entry.failing_since,
+            failures: entry.backoff.failures(),
+            next_in: entry
+                .due
+                .map(|due| due.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// Whether a job is due.
+    #[must_use]
+    pub fn is_due(&self, job: &Job) -> bool {
+        let entries = self.entries();
+        let entry = entries.get(&job.name);
+        !job.paused
+            && entry.is_none_or(|entry| {
+                entry.running.is_none() && entry.due.is_none_or(|due| due <= Instant::now())
+            })
+    }
+
+    /// Makes a job due at once, whatever failed before.
+    pub fn hurry(&self, job: &str) {
+        if let Some(entry) = self.entries().get_mut(job) {
+            entry.due = None;
+            entry.backoff.succeed();
+        }
+    }
+
+    /// Ends the run of a job; what was sent of the stream under way is kept. Returns whether one was under way.
+    pub fn cancel(&self, job: &str) -> bool {
+        let entries = self.entries();
+        let running = entries.get(job).and_then(|entry| entry.running.as_ref());
+        running.inspect(|(_, abort)| abort.abort()).is_some()
+    }
+
+    /// Forgets what is known of a job that was removed.
+    pub fn forget(&self, job: &str) {
+        self.cancel(job);
+        self.entries().remove(job);
+    }
+
+    /// Carries out a run of a job, one at a time. `None` when one is under way.
+    pub async fn run<F>(&self, job: &Job, work: impl FnOnce(Arc<Progress>) -> F) -> Option<Ended>
+    where
+        F: Future<Output = Result<Report, ReplicationError>>,
+    {
+        let progress = Arc::new(Progress::default());
+        let (work, abort) = abortable(work(progress.clone()));
+        {
+            let mut entries = self.entries();
+            let entry = entries.entry(job.name.clone()).or_default();
+            if entry.running.is_some() {
+                return None;
+            }
+            entry.running = Some((progress, abort));
+        }
+        let running = Running {
+            replications: self,
+            job: &job.name,
+        };
+        let result = work.await.unwrap_or(Err(ReplicationError::Cancelled));
+        drop(running);
+        let ended = Ended {
+            at: Timestamp::now(),
+            result,
+        };
+        self.note(job, &ended);
+        Some(ended)
+    }
+
+    /// Takes down how a run ended, and computes when the next is due.
+    fn note(&self, job: &Job, ended: &Ended) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(&job.name) else {
+            return;
+        };
+        let every = job.interval().unwrap_or(Duration::from_secs(300));
+        let wait = match ended.problem() {
+            Some((_, error)) if error.is_transient() => entry.backoff.fail(random()),
+            // What a person has to decide, or ended, is looked at again as often as anything else.
+            Some(_) => every,
+            None => {
+                entry.backoff.succeed();
+                every
+            }
+        };
+        entry.due = Some(Instant::now() + wait);
+        match ended.problem() {
+            Some(_) => {
+                entry.failing_since.get_or_insert(ended.at);
+            }
+            None => entry.failing_since = None,
+        }
+        entry.ended = Some(ended.clone());
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A run under way: over when this is dropped, also when its task was.
+struct Running<'a> {
+    replications: &'a Replications,
+    job: &'a str,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.replications.entries().get_mut(self.job) {
+            entry.running = None;
+        }
+    }
+}
+
+/// A number for the jitter; without random bytes there is none.
+fn random() -> u32 {
+    crate::secret::random::<4>().map_or(0, u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> Job {
+        Job {
+            name: name.to_owned(),
+            from: "tank/a".to_owned(),
+            to: "back/a".to_owned(),
+            ..Job::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn one_run_at_a_time_and_its_end_says_when_the_next_is_due() {
+        let replications = Replications::new(Path::new("/nonexistent"));
+        let job = job("a");
+        assert!(replications.is_due(&job));
+        let unreachable = || ReplicationError::Unreachable {
+            place: "backup".to_owned(),
+            why: "no route".to_owned(),
+        };
+        let within = replications.run(&job, |_| async {
+            assert!(!replications.is_due(&job));
+            let second = replications.run(&job, |_| async { Ok(Report::default()) });
+            assert!(second.await.is_none());
+            Err(unreachable())
+        });
+        let ended = within.await.expect("run");
+        assert_eq!(ended.result, Err(unreachable()));
+        let state = replications.state_of("a");
+        assert_eq!((state.failures, state.running.is_some()), (1, false));
+        assert!(state.next_in.expect("planned") <= Duration::from_secs(15));
+        assert!(!replications.is_due(&job));
+        replications.hurry("a");
+        assert!(replications.is_due(&job));
+        assert!(!replications.is_due(&Job {
+            paused: true,
+            ..job.clone()
+        }));
+
+        // Cancelled, and dropped: neither leaves it running.
+        let endless = replications.run(&job, |_| async {
+            replications.cancel("a");
+            std::future::pending().await
+        });
+        let ended = endless.await.expect("run");
+        assert_eq!(ended.result, Err(ReplicationError::Cancelled));
+        let dropped = replications.run(&job, |_| std::future::pending());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), dropped)
+                .await
+                .is_err()
+        );
+        assert!(replications.state_of("a").running.is_none());
+        assert!(
+            replications
+                .run(&job, |_| async { Ok(Report::default()) })
+                .await
+                .is_some()
+        );
+        assert_eq!(replications.state_of("a").failing_since, None);
+    }
+}

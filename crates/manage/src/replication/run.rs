@@ -1,0 +1,448 @@
+//! One run of a job: what is there is read on both sides, what is missing at the target is sent, and both sides are left so that the next
+//! run can go on.
+//!
+//! A run may be cut off at any point, by a signal, a crash of either side or the link: what was received whole stays, and the rest of a
+//! stream is resumed. Nothing but the two sides remembers anything.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::DatasetKind;
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+
+use super::plan::{newer_than, newest_common};
+use super::upkeep::{BOOKMARKS_AHEAD, Settled, bookmarks_of, prepare, upkeep};
+use super::{
+    ByteStream, DatasetPlan, Endpoint, Job, MARK_PROPERTY, Mark, Progress, ReceiveSpec, Refusal,
+    ReplicaDataset, ReplicationError, Step, StreamSpec, TreePlan, Work, plan,
+};
+
+/// Streams whose sizes are asked for before a run: beyond, the total is not known.
+const SIZES_MAX: usize = 200;
+/// Properties that come along and are not put in force at a target, because they would act there: mount, share or take snapshots.
+const NOT_IN_FORCE: &[&str] = &["mountpoint", "sharenfs", "sharesmb"];
+/// The same for file systems and volumes.
+const NOT_IN_FORCE_ANYWHERE: &[&str] = &["org.sanbox:nbd", "org.sanbox:policy"];
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Full names of snapshots as they are at the target.
+    pub sent: Vec<String>,
+    /// Datasets of the target that are new.
+    pub made: Vec<String>,
+    /// Datasets that were left out, and why.
+    pub problems: Vec<(String, ReplicationError)>,
+    /// Datasets that have nothing to be sent.
+    pub without_snapshots: Vec<String>,
+    /// Datasets of the target whose source is gone.
+    pub left: Vec<String>,
+    /// Datasets of the job.
+    pub datasets: usize,
+}
+
+/// The two sides of a job, as they were listed.
+struct Sides {
+    source: Vec<ReplicaDataset>,
+    target: Vec<ReplicaDataset>,
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// The run ended before its end. What is refused for single datasets is in the answer.
+pub async fn run(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+    progress: &Arc<Progress>,
+    now: Timestamp,
+) -> Result<Report, ReplicationError> {
+    let mut sides = list(job, source, target).await?;
+    let mut tree = plan(job, &sides.source, &sides.target);
+    if job.take && take(job, source, &tree, &sides.source, now).await? {
+        sides.source = listed_source(job, source, &sides.target).await?;
+        tree = plan(job, &sides.source, &sides.target);
+    }
+    expect(job, source, &tree, progress).await?;
+    prepare(job, source, &tree, &sides.source).await?;
+    let mut report = Report {
+        left: tree.left.clone(),
+        datasets: tree.datasets.len(),
+        ..Report::default()
+    };
+    let sent = send_all(job, source, target, &tree, progress, &mut report).await;
+    let ended = sent.as_ref().err().cloned();
+    let newest = sent.unwrap_or_else(|_| Vec::new());
+    if let Some(error) = ended {
+        return Err(error);
+    }
+    let of = |name: &str, list: &'_ [ReplicaDataset]| {
+        list.iter().position(|dataset| dataset.name == name)
+    };
+    let mut settled = Vec::new();
+    for (planned, point) in tree.datasets.iter().zip(&newest) {
+        let (Some(at), Some((name, guid))) = (of(&planned.source, &sides.source), point) else {
+            continue;
+        };
+        settled.push(Settled {
+            source: &sides.source[at],
+            copy: of(&planned.target, &sides.target).map(|at| &sides.target[at]),
+            target: &planned.target,
+            guid: *guid,
+            name,
+        });
+    }
+    upkeep(job, source, target, &settled).await?;
+    Ok(report)
+}
+
+/// Says what a run would do now.
+///
+/// # Errors
+/// A side gives no answer, or the job cannot run at all.
+pub async fn foresee(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+) -> Result<TreePlan, ReplicationError> {
+    let sides = list(job, source, target).await?;
+    Ok(plan(job, &sides.source, &sides.target))
+}
+
+/// Reads both sides: the target first, because without it there is nothing to do.
+async fn list(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+) -> Result<Sides, ReplicationError> {
+    let root = job.target_root();
+    let listed = target.list(root).await?;
+    if listed.is_none()
+        && let Some((parent, _)) = root.rsplit_once('/')
+        && !target.exists(parent).await?
+    {
+        return Err(Refusal::NoParent {
+            target: root.to_owned(),
+            parent: parent.to_owned(),
+        }
+        .into());
+    }
+    let target = listed.unwrap_or_default();
+    let source = listed_source(job, source, &target).await?;
+    Ok(Sides { source, target })
+}
+
+async fn listed_source(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &[ReplicaDataset],
+) -> Result<Vec<ReplicaDataset>, ReplicationError> {
+    let root = job.source_root();
+    if let Some(listed) = source.list(root).await? {
+        return Ok(listed);
+    }
+    let copy = target
+        .iter()
+        .find(|dataset| dataset.name == job.target_root());
+    let mark = copy.and_then(|copy| copy.mark.as_ref());
+    let renamed = match mark {
+        Some(mark) => source.find(root, mark.source_guid).await?,
+        None => None,
+    };
+    Err(Refusal::SourceGone {
+        dataset: root.to_owned(),
+        renamed,
+    }
+    .into())
+}
+
+/// Takes snapshots of the datasets that were written to since their newest one, at one moment, unless one that the job took earlier is still
+/// to be sent: what cannot be delivered is never more than one. Returns whether any was taken.
+async fn take(
+    job: &Job,
+    source: &dyn Endpoint,
+    tree: &TreePlan,
+    listed: &[ReplicaDataset],
+    now: Timestamp,
+) -> Result<bool, ReplicationError> {
+    let is_pending = |planned: &DatasetPlan| {
+        planned
+            .steps()
+            .iter()
+            .any(|step| job.is_own(&step.snapshot))
+    };
+    if tree.datasets.iter().any(is_pending) {
+        return Ok(false);
+    }
+    let name = job.snapshot_name(now);
+    let is_due = |planned: &&DatasetPlan| {
+        let dataset = listed.iter().find(|dataset| dataset.name == planned.source);
+        let is_changed =
+            |dataset: &ReplicaDataset| dataset.snapshots.is_empty() || dataset.written_bytes > 0;
+        !matches!(planned.work, Work::Refused(_)) && dataset.is_some_and(is_changed)
+    };
+    let due = tree.datasets.iter().filter(is_due);
+    let names: Vec<String> = due
+        .map(|planned| format!("{}@{name}", planned.source))
+        .collect();
+    if names.is_empty() {
+        return Ok(false);
+    }
+    source.snapshot(names).await?;
+    Ok(true)
+}
+
+/// Adds up how much is to be sent, where it is not too much to ask for.
+async fn expect(
+    job: &Job,
+    source: &dyn Endpoint,
+    tree: &TreePlan,
+    progress: &Progress,
+) -> Result<(), ReplicationError> {
+    let steps = tree
+        .datasets
+        .iter()
+        .flat_map(|planned| planned.steps().iter().map(move |step| (planned, step)));
+    let steps: Vec<_> = steps.take(SIZES_MAX + 1).collect();
+    if steps.len() > SIZES_MAX {
+        return Ok(());
+    }
+    let mut total = 0;
+    for (planned, step) in steps {
+        match source.size(stream_spec(job, planned, step)).await? {
+            Some(bytes) => total += bytes,
+            None => return Ok(()),
+        }
+    }
+    progress.expect(total);
+    Ok(())
+}
+
+fn stream_spec(job: &Job, planned: &DatasetPlan, step: &Step) -> StreamSpec {
+    StreamSpec {
+        dataset: planned.source.clone(),
+        snapshot: step.snapshot.clone(),
+        from: step.from.clone(),
+        token: step.token.clone(),
+        properties: !job.without_properties,
+        raw: job.raw,
+    }
+}
+
+/// Sends what is to be sent, dataset after dataset. Returns the newest state that both sides have afterwards of each, by name and guid.
+async fn send_all(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+    tree: &TreePlan,
+    progress: &Arc<Progress>,
+    report: &mut Report,
+) -> Result<Vec<Option<(String, u64)>>, ReplicationError> {
+    let mut newest = Vec::with_capacity(tree.datasets.len());
+    let mut failed: Vec<String> = Vec::new();
+    for planned in &tree.datasets {
+        let mut point = planned
+            .common
+            .as_ref()
+            .map(|point| (point.name.clone(), point.guid));
+        let above_failed = |above: &String| planned.target.starts_with(above.as_str());
+        match &planned.work {
+            Work::Refused(refusal) => {
+                report
+                    .problems
+                    .push((planned.source.clone(), refusal.clone().into()));
+            }
+            Work::NoSnapshots => report.without_snapshots.push(planned.source.clone()),
+            Work::Nothing => {}
+            // What lies in a dataset that could not be made cannot be made either.
+            Work::Send(_) if planned.is_new && failed.iter().any(above_failed) => {}
+            Work::Send(steps) => {
+                let done = send(
+                    job, source, target, planned, steps, progress, report, &mut point,
+                )
+                .await;
+                match done {
+                    Ok(()) => {}
+                    Err(error) if error.ends_run() => return Err(error),
+                    Err(error) => {
+                        failed.push(format!("{}/", planned.target));
+                        report.problems.push((planned.source.clone(), error));
+                    }
+                }
+            }
+        }
+        newest.push(point);
+    }
+    Ok(newest)
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one run")]
+async fn send(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+    planned: &DatasetPlan,
+    steps: &[Step],
+    progress: &Arc<Progress>,
+    report: &mut Report,
+    newest: &mut Option<(String, u64)>,
+) -> Result<(), ReplicationError> {
+    if planned.discard_interrupted {
+        target.discard_interrupted(&planned.target).await?;
+    }
+    for (index, step) in steps.iter().enumerate() {
+        if index > 0 && index % BOOKMARKS_AHEAD == 0 {
+            source
+                .bookmark(bookmarks_of(job, &planned.source, &steps[index..]))
+                .await?;
+        }
+        let is_initial = step.from.is_none();
+        if is_initial && step.token.is_none() {
+            // No bookmark stands for an initial stream that is interrupted: without its snapshot it would begin anew.
+            let held = format!("{}@{}", planned.source, step.snapshot);
+            source.hold(vec![held], &job.tag()).await?;
+        }
+        progress.begin(&format!("{}@{}", planned.source, step.snapshot));
+        let stream = source.send(stream_spec(job, planned, step)).await?;
+        let stream = metered(
+            stream,
+            progress.clone(),
+            job.bandwidth_bytes().ok().flatten(),
+        );
+        let spec = receive_spec(job, planned, planned.is_new && index == 0);
+        target.receive(spec, stream).await?;
+        if planned.is_new && index == 0 {
+            report.made.push(planned.target.clone());
+        }
+        report
+            .sent
+            .push(format!("{}@{}", planned.target, step.snapshot));
+        *newest = Some((step.snapshot.clone(), step.guid));
+    }
+    Ok(())
+}
+
+/// How a stream is received: a new dataset is marked, read-only, and not mounted by itself.
+fn receive_spec(job: &Job, planned: &DatasetPlan, is_new: bool) -> ReceiveSpec {
+    let is_fs = planned.kind == DatasetKind::Filesystem;
+    let mut spec = ReceiveSpec {
+        dataset: planned.target.clone(),
+        ..ReceiveSpec::default()
+    };
+    let mut set = |name: &str, value: &str| spec.set.push((name.to_owned(), value.to_owned()));
+    if is_new {
+        let mark = Mark {
+            job: job.name.clone(),
+            source_guid: planned.source_guid,
+        };
+        set(MARK_PROPERTY, &mark.to_string());
+        set("readonly", "on");
+        if is_fs {
+            set("canmount", "noauto");
+        }
+        for (name, value) in job.set.iter().filter_map(|setting| setting.split_once('=')) {
+            set(name, value);
+        }
+    }
+    if !job.without_properties {
+        let names = NOT_IN_FORCE
+            .iter()
+            .filter(|_| is_fs)
+            .chain(NOT_IN_FORCE_ANYWHERE);
+        spec.excluded.extend(names.map(|name| (*name).to_owned()));
+        spec.excluded.extend(job.not_in_force.iter().cloned());
+        spec.excluded
+            .retain(|name| !spec.set.iter().any(|(known, _)| known == name));
+    }
+    spec
+}
+
+/// Counts the bytes of a stream, and keeps them below a rate.
+fn metered(stream: ByteStream, progress: Arc<Progress>, limit: Option<u64>) -> ByteStream {
+    let began = Instant::now();
+    let metered = futures_util::stream::unfold((stream, 0_u64), move |(mut stream, sent)| {
+        let progress = progress.clone();
+        async move {
+            let chunk = stream.next().await?;
+            let bytes = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+            progress.add(bytes);
+            let sent = sent + bytes;
+            if let Some(limit) = limit {
+                let due = Duration::from_micros(sent.saturating_mul(1_000_000) / limit);
+                if let Some(early) = due.checked_sub(began.elapsed()) {
+                    tokio::time::sleep(early).await;
+                }
+            }
+            Some((chunk, (stream, sent)))
+        }
+    });
+    metered.boxed()
+}
+
+/// Gives up at the target what interrupted receives left.
+///
+/// # Errors
+/// A side gives no answer, or refuses.
+pub async fn reset(job: &Job, target: &dyn Endpoint) -> Result<Vec<String>, ReplicationError> {
+    let listed = target.list(job.target_root()).await?.unwrap_or_default();
+    let mut given_up = Vec::new();
+    for dataset in listed
+        .into_iter()
+        .filter(|dataset| dataset.interrupted.is_some())
+    {
+        target.discard_interrupted(&dataset.name).await?;
+        given_up.push(dataset.name);
+    }
+    Ok(given_up)
+}
+
+/// Takes datasets that exist at the target as the job's: those that have a snapshot in common with their source. With `rollback`, what is
+/// newer there is given up. Returns the datasets that were taken.
+///
+/// # Errors
+/// A side gives no answer, or a dataset cannot be taken: those before it were.
+pub async fn adopt(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+    rollback: bool,
+) -> Result<Vec<String>, ReplicationError> {
+    let sides = list(job, source, target).await?;
+    let mut adopted = Vec::new();
+    for dataset in sides
+        .source
+        .iter()
+        .filter(|dataset| job.includes(&dataset.name))
+    {
+        let name = job.target_of(&dataset.name);
+        let Some(copy) = sides.target.iter().find(|copy| copy.name == name) else {
+            continue;
+        };
+        let Some((common, _)) = newest_common(dataset, copy) else {
+            return Err(Refusal::NothingInCommon {
+                dataset: dataset.name.clone(),
+                target: name,
+            }
+            .into());
+        };
+        let newer: Vec<String> = newer_than(copy, common)
+            .iter()
+            .map(|point| point.name.clone())
+            .collect();
+        if rollback && (!newer.is_empty() || copy.written_bytes > 0) {
+            target.rollback(&name, &common.name, newer).await?;
+        }
+        let mark = Mark {
+            job: job.name.clone(),
+            source_guid: dataset.guid,
+        };
+        if copy.mark.as_ref() != Some(&mark) {
+            target.set(&name, MARK_PROPERTY, &mark.to_string()).await?;
+            target.set(&name, "readonly", "on").await?;
+        }
+        adopted.push(name);
+    }
+    Ok(adopted)
+}

@@ -1,0 +1,118 @@
+//! The declaration of `sanbox replication`.
+
+use super::command::Command;
+use super::flag::{both, long, short};
+
+pub(crate) const REPLICATION: Command = Command {
+    name: "replication",
+    summary: "keep datasets the same in another place",
+    operands: "create NAME --from DATASET --to DATASET | list | show NAME | run NAME | cancel NAME | pause NAME | resume NAME | \
+               reset NAME | adopt NAME | remove NAME",
+    flags: &[
+        long("from", Some("DATASET"), "create: the source"),
+        long(
+            "to",
+            Some("DATASET"),
+            "create: the target, which the first run makes",
+        ),
+        both('r', "recursive", None, "create: datasets below go along"),
+        both(
+            'X',
+            "exclude",
+            Some("DATASET"),
+            "create: leave out a dataset of the source and those below (may be repeated; * for any text)",
+        ),
+        long(
+            "select",
+            Some("PATTERN"),
+            "create: snapshots to send, such as 'auto-*' (may be repeated; all)",
+        ),
+        long(
+            "newest-only",
+            None,
+            "create: send the newest snapshot, not those between",
+        ),
+        long(
+            "take",
+            None,
+            "create: the job takes a snapshot of its own where something was written, and keeps only the newest",
+        ),
+        long(
+            "every",
+            Some("TIME"),
+            "create: how often to look for something to send: 30s, 5m, 1h (5m)",
+        ),
+        long(
+            "bandwidth",
+            Some("SIZE"),
+            "create: bytes a second at most, such as 20M",
+        ),
+        both(
+            'w',
+            "raw",
+            None,
+            "create: send blocks as they are stored, encrypted ones without their key",
+        ),
+        long("no-properties", None, "create: properties stay here"),
+        both(
+            'o',
+            "set",
+            Some("PROPERTY=VALUE"),
+            "create: set a property of the target's new datasets (may be repeated)",
+        ),
+        both(
+            'x',
+            "not-in-force",
+            Some("PROPERTY"),
+            "create: a property comes along and is not put in force (may be repeated)",
+        ),
+        long(
+            "rollback",
+            None,
+            "adopt: give up what is newer at the target than the newest snapshot in common",
+        ),
+        short(
+            'n',
+            "create, run, adopt, remove: only say what would be done",
+        ),
+        short('H', "list: no headings, tabs between columns"),
+    ],
+    text: &[
+        "A job sends the snapshots of a dataset that its target does not have, as increments of the newest that both have. The daemon looks as \
+         often as the job says; 'run' does it now. Snapshots are taken by policies ('sanbox policy'), by hand, or by the job (--take): then \
+         after the target has answered, and one at a time.",
+        "What there is to do is computed from both sides each time: after an interruption, a restart or a month without the target, a run goes \
+         on where the last one came to, in the middle of a stream too. A bookmark at the source keeps increments possible when a policy \
+         destroys the snapshots there, and a hold keeps the newest common snapshot at the target.",
+        "The target's datasets are read-only and not mounted by themselves; mountpoint, sharenfs, sharesmb, org.sanbox:nbd and policies come along \
+         as received properties and are not in force there.",
+        "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \
+         words, and never rolled back unasked: 'adopt --rollback' does it. 'adopt' alone takes a target that exists and has a snapshot in common.",
+        "pause and resume: the daemon leaves the job alone, or goes on. cancel: ends the run under way; what was sent is kept. reset: gives up \
+         what an interrupted receive left at the target, and tries at once. remove: forgets the job; source and target stay as they are.",
+        "The jobs are in replication.toml of the state directory.",
+    ],
+    examples: &[
+        (
+            "sanbox replication create vm --from tank/vm --to backup/vm -r",
+            "a dataset with all below it, on another pool",
+        ),
+        (
+            "sanbox replication create vm --from tank/vm --to backup/vm -n",
+            "what the first run would send",
+        ),
+        (
+            "sanbox replication create db --from tank/db --to backup/db --take --every 1m",
+            "where no policy takes snapshots",
+        ),
+        (
+            "sanbox replication show vm",
+            "how far it is, what is missing at the target, and why",
+        ),
+        (
+            "sanbox replication adopt vm --rollback",
+            "the target goes back to the newest snapshot in common",
+        ),
+    ],
+    ..Command::NEW
+};

@@ -1,0 +1,359 @@
+//! `sanbox replication`: the jobs that keep datasets the same in another place.
+
+use manage::replication::{
+    self, Ended, Job, JobError, JobState, Progress, ReplicationError, Report, TreePlan, Work,
+};
+
+use super::{Arguments, print_table};
+use crate::cli::format::nice_bytes;
+use crate::cli::{Exit, Outcome, Session};
+use crate::replication::{endpoint, run_job};
+
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
+    match words[..] {
+        ["create" | "add", name] => create(session, args, name).await,
+        ["list"] => list(session, args),
+        ["show", name] => show(session, name).await,
+        ["run", name] => run_now(session, args, name).await,
+        ["cancel", name] => cancel(session, name),
+        ["pause", name] => pause(session, name, true),
+        ["resume", name] => pause(session, name, false),
+        ["reset", name] => reset(session, name).await,
+        ["adopt", name] => adopt(session, args, name).await,
+        ["remove", name] => remove(session, args, name),
+        _ => Err(session.usage_only()),
+    }
+}
+
+fn refused(session: &Session, error: &JobError) -> Exit {
+    session.fail(format!("cannot replicate: {error}"))
+}
+
+fn job(session: &Session, name: &str) -> Result<Job, Exit> {
+    let jobs = session.appliance.replications().jobs();
+    let found = jobs.and_then(|jobs| jobs.job(name).cloned());
+    found.map_err(|error| refused(session, &error))
+}
+
+async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let side = |option: &str| {
+        let given = args.long(option).map(str::to_owned);
+        given.ok_or_else(|| session.misuse(format!("--{option} is missing")))
+    };
+    let owned = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
+    let job = Job {
+        name: name.to_owned(),
+        from: side("from")?,
+        to: side("to")?,
+        recursive: args.has_long("recursive"),
+        exclude: owned(args.longs("exclude")),
+        select: owned(args.longs("select")),
+        newest_only: args.has_long("newest-only"),
+        take: args.has_long("take"),
+        every: args.long("every").unwrap_or_default().to_owned(),
+        raw: args.has_long("raw"),
+        without_properties: args.has_long("no-properties"),
+        set: owned(args.longs("set")),
+        not_in_force: owned(args.longs("not-in-force")),
+        bandwidth: args.long("bandwidth").unwrap_or_default().to_owned(),
+        paused: false,
+    };
+    job.check().map_err(|error| refused(session, &error))?;
+    if args.has('n') {
+        return preview(session, &job).await;
+    }
+    let added = session
+        .appliance
+        .replications()
+        .change(|jobs| jobs.add(job));
+    added.map_err(|error| refused(session, &error))?;
+    if !session.appliance.is_daemon() && session.caller.terminal {
+        session.out.error("no daemon runs: jobs are carried out as soon as 'sanbox serve' does, or by 'sanbox replication run'");
+    }
+    Ok(())
+}
+
+/// Says what a run would send.
+async fn preview(session: &Session, job: &Job) -> Outcome {
+    let tree = planned(session, job).await?;
+    for dataset in &tree.datasets {
+        let what = match &dataset.work {
+            Work::Nothing => "has all there is".to_owned(),
+            Work::NoSnapshots if job.take => {
+                "would be sent with a snapshot of the job's own".to_owned()
+            }
+            Work::NoSnapshots => "has no snapshot to be sent".to_owned(),
+            Work::Refused(refusal) => format!("would be refused: {refusal}"),
+            Work::Send(steps) => {
+                let last = steps.last().map_or("", |step| step.snapshot.as_str());
+                format!("would be sent: {} streams, up to @{last}", steps.len())
+            }
+        };
+        session
+            .out
+            .line(format!("{} to {}: {what}", dataset.source, dataset.target));
+    }
+    Ok(())
+}
+
+async fn planned(session: &Session, job: &Job) -> Result<TreePlan, Exit> {
+    let failed =
+        |error: ReplicationError| session.fail(format!("cannot replicate '{}': {error}", job.from));
+    let ask = async {
+        let source = endpoint(&session.appliance, &job.source()).await?;
+        let target = endpoint(&session.appliance, &job.target()).await?;
+        replication::foresee(job, &*source, &*target).await
+    };
+    ask.await.map_err(failed)
+}
+
+fn list(session: &Session, args: &Arguments) -> Outcome {
+    let jobs = session.appliance.replications().jobs();
+    let jobs = jobs.map_err(|error| refused(session, &error))?.replication;
+    if jobs.is_empty() && !args.has('H') {
+        session.out.line("there are no jobs ('sanbox replication create NAME --from DATASET --to DATASET' makes one)");
+        return Ok(());
+    }
+    let is_daemon = session.appliance.is_daemon();
+    let row = |job: &Job| {
+        let state = session.appliance.replications().state_of(&job.name);
+        let (word, next) = (state_word(job, &state), next_run(job, &state, is_daemon));
+        vec![
+            job.name.clone(),
+            job.from.clone(),
+            job.to.clone(),
+            word,
+            next,
+        ]
+    };
+    let rows: Vec<_> = jobs.iter().map(row).collect();
+    print_table(
+        session,
+        args,
+        &["NAME", "FROM", "TO", "STATE", "NEXT"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// A word or two for what a job does.
+fn state_word(job: &Job, state: &JobState) -> String {
+    if let Some(progress) = &state.running {
+        return running(progress);
+    }
+    if job.paused {
+        return "paused".to_owned();
+    }
+    match state.ended.as_ref().map(|ended| (ended, ended.problem())) {
+        None => "-".to_owned(),
+        Some((_, Some((_, error)))) => error.cause().to_owned(),
+        Some((_, None)) => "complete".to_owned(),
+    }
+}
+
+fn running(progress: &Progress) -> String {
+    let done = progress.done_bytes();
+    let share = progress.total_bytes().map_or_else(String::new, |total| {
+        format!(
+            " of {} ({}%)",
+            nice_bytes(total),
+            done.saturating_mul(100) / total.max(1)
+        )
+    });
+    let left = progress
+        .remaining()
+        .map_or_else(String::new, |left| format!(", {} s left", left.as_secs()));
+    format!(
+        "sending: {}{share} at {}/s{left}",
+        nice_bytes(done),
+        nice_bytes(progress.rate())
+    )
+}
+
+fn next_run(job: &Job, state: &JobState, is_daemon: bool) -> String {
+    if job.paused || !is_daemon {
+        return "-".to_owned();
+    }
+    match (&state.running, state.next_in) {
+        (Some(_), _) => "now".to_owned(),
+        (None, None) => "at once".to_owned(),
+        (None, Some(left)) => format!("in {} s", left.as_secs()),
+    }
+}
+
+async fn show(session: &Session, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    let state = session.appliance.replications().state_of(name);
+    let line = |key: &str, value: String| session.out.line(format!("{key:<10} {value}"));
+    line("from", job.from.clone());
+    line("to", job.to.clone());
+    line("state", state_word(&job, &state));
+    line(
+        "next",
+        next_run(&job, &state, session.appliance.is_daemon()),
+    );
+    if let Some(progress) = &state.running {
+        line("sending", progress.current());
+    }
+    if let Some(ended) = &state.ended {
+        line("last run", told(ended));
+    }
+    if let Some(since) = state.failing_since {
+        let since = since.strftime("%Y-%m-%d %H:%M:%SZ");
+        line(
+            "failing",
+            format!("since {since}, {} attempts", state.failures.max(1)),
+        );
+    }
+    session.out.line("");
+    preview(session, &job).await
+}
+
+/// A run that ended, in a line.
+fn told(ended: &Ended) -> String {
+    let at = ended.at.strftime("%Y-%m-%d %H:%M:%SZ");
+    match &ended.result {
+        Err(error) => format!("{at}: {error}"),
+        Ok(report) => {
+            let sent = report.sent.len();
+            let left_out = match report.problems.len() {
+                0 => String::new(),
+                more => format!(", {more} left out"),
+            };
+            format!(
+                "{at}: {} datasets, {sent} snapshots sent{left_out}",
+                report.datasets
+            )
+        }
+    }
+}
+
+async fn run_now(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    if args.has('n') {
+        return preview(session, &job).await;
+    }
+    let Some(ended) = run_job(&session.appliance, &job).await else {
+        return Err(session.fail(format!(
+            "the job '{name}' runs already ('sanbox replication show {name}')"
+        )));
+    };
+    let report = ended
+        .result
+        .map_err(|error| session.fail(format!("cannot replicate '{}': {error}", job.from)))?;
+    tell(session, &report)
+}
+
+/// Prints what a run did.
+fn tell(session: &Session, report: &Report) -> Outcome {
+    for snapshot in &report.sent {
+        session.out.line(format!("sent {snapshot}"));
+    }
+    for dataset in &report.without_snapshots {
+        session.out.error(format!(
+            "'{dataset}' has no snapshot to be sent: a policy takes some, or --take of the job"
+        ));
+    }
+    for dataset in &report.left {
+        session.out.error(format!(
+            "'{dataset}' is kept: its source does not exist any more"
+        ));
+    }
+    for (dataset, error) in &report.problems {
+        session
+            .out
+            .error(format!("cannot replicate '{dataset}': {error}"));
+    }
+    if report.problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Exit(1))
+    }
+}
+
+fn cancel(session: &Session, name: &str) -> Outcome {
+    job(session, name)?;
+    if session.appliance.replications().cancel(name) {
+        return Ok(());
+    }
+    Err(session.fail(format!("the job '{name}' does not run")))
+}
+
+fn pause(session: &Session, name: &str, paused: bool) -> Outcome {
+    let replications = session.appliance.replications();
+    let changed = replications.change(|jobs| jobs.change(name, |job| job.paused = paused));
+    changed.map_err(|error| refused(session, &error))?;
+    if paused {
+        replications.cancel(name);
+    } else {
+        replications.hurry(name);
+    }
+    Ok(())
+}
+
+async fn reset(session: &Session, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    let replications = session.appliance.replications();
+    replications.cancel(name);
+    let done = async {
+        let target = endpoint(&session.appliance, &job.target()).await?;
+        replication::reset(&job, &*target).await
+    };
+    let given_up = done
+        .await
+        .map_err(|error| session.fail(format!("cannot reset '{name}': {error}")))?;
+    for dataset in given_up {
+        session
+            .out
+            .line(format!("gave up the interrupted receive into {dataset}"));
+    }
+    replications.hurry(name);
+    Ok(())
+}
+
+async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    if args.has('n') {
+        return preview(session, &job).await;
+    }
+    let done = async {
+        let source = endpoint(&session.appliance, &job.source()).await?;
+        let target = endpoint(&session.appliance, &job.target()).await?;
+        replication::adopt(&job, &*source, &*target, args.has_long("rollback")).await
+    };
+    let adopted = done
+        .await
+        .map_err(|error| session.fail(format!("cannot adopt the target of '{name}': {error}")))?;
+    if adopted.is_empty() {
+        return Err(session.fail(format!(
+            "there is nothing to adopt: '{}' does not exist",
+            job.to
+        )));
+    }
+    for dataset in adopted {
+        session.out.line(format!("adopted {dataset}"));
+    }
+    session.appliance.datasets_changed().await;
+    session.appliance.replications().hurry(name);
+    Ok(())
+}
+
+fn remove(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let removed = match args.has('n') {
+        true => job(session, name)?,
+        false => {
+            let replications = session.appliance.replications();
+            let removed = replications.change(|jobs| jobs.remove(name));
+            replications.forget(name);
+            removed.map_err(|error| refused(session, &error))?
+        }
+    };
+    let verb = if args.has('n') { "would stay" } else { "stays" };
+    session.out.line(format!(
+        "'{}' {verb} as it is: read-only, with a hold '{}' on its newest common snapshot",
+        removed.to,
+        removed.tag()
+    ));
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Jobs of replication, carried out on the pools of this appliance.
+
+use std::sync::Arc;
+
+use engine::EngineError;
+use jiff::Timestamp;
+use manage::replication::{
+    self, Ended, Endpoint, Job, JobError, LocalEndpoint, Location, ReplicationError,
+};
+
+use crate::appliance::Appliance;
+
+/// Returns a side of a job.
+pub(crate) async fn endpoint(
+    appliance: &Appliance,
+    location: &Result<Location, JobError>,
+) -> Result<Box<dyn Endpoint>, ReplicationError> {
+    match location {
+        Err(error) => Err(ReplicationError::Failed(error.to_string())),
+        Ok(Location::Local(dataset)) => {
+            let pool = appliance.pool_of(dataset).await;
+            let pool = pool.map_err(|error| ReplicationError::Unreachable {
+                place: format!("pool '{}'", crate::cli::pool_part(dataset)),
+                why: match error {
+                    EngineError::PoolNotFound(_) => "it is not imported".to_owned(),
+                    other => other.to_string(),
+                },
+            })?;
+            Ok(Box::new(LocalEndpoint::new(pool)))
+        }
+    }
+}
+
+/// Runs a job, and lets what follows the datasets know. `None` when it runs already.
+pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<Ended> {
+    let replications = appliance.replications().clone();
+    let work = |progress| async move {
+        let target = endpoint(appliance, &job.target()).await?;
+        let source = endpoint(appliance, &job.source()).await?;
+        replication::run(job, &*source, &*target, &progress, Timestamp::now()).await
+    };
+    let ended = replications.run(job, work).await?;
+    let changed = match &ended.result {
+        Ok(report) => !report.sent.is_empty(),
+        // What was sent before it ended is there.
+        Err(_) => true,
+    };
+    if changed {
+        appliance.datasets_changed().await;
+    }
+    Some(ended)
+}

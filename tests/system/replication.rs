@@ -1,0 +1,244 @@
+//! Replication as an administrator meets it: jobs made in a shell, carried out between pools, refused with words, gone on with after
+//! interruptions, and judged by OpenZFS.
+
+use crate::cli::Place;
+
+/// Two pools, and a tree with snapshots in one of them.
+const POOLS: &str = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && \
+                     zfs create -p tank/vm/one && zfs create -V 8M -s tank/vm/disk && zfs create tank/vm/tmp";
+
+#[track_caller]
+fn check(place: &Place, line: &str, expected: &str) {
+    assert_eq!(place.run(line), expected, "{line}");
+}
+
+/// The objects of a snapshot, which are the same wherever it was received.
+fn sums(place: &Place, snapshot: &str) -> String {
+    let sums = place.run(&format!("sanbox sums {snapshot}"));
+    assert!(sums.lines().count() > 3, "{sums}");
+    sums.replace(snapshot, "")
+}
+
+fn write(place: &Place, round: usize) {
+    let script = format!(
+        "seq {round} 200 4000 > f && sanbox put f tank/vm/one:/f{round} && sanbox put f tank/vm:/g{round} && \
+         zfs snapshot -r tank/vm@s{round}"
+    );
+    check(place, &script, "");
+}
+
+#[test]
+fn a_tree_is_kept_the_same_on_another_pool() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    write(&place, 1);
+    check(
+        &place,
+        "zfs set compression=zstd mountpoint=/nowhere tank/vm",
+        "",
+    );
+    write(&place, 2);
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r -X tank/vm/tmp -n",
+        "tank/vm to back/vm: would be sent: 2 streams, up to @s2\n\
+         tank/vm/disk to back/vm/disk: would be sent: 2 streams, up to @s2\n\
+         tank/vm/one to back/vm/one: would be sent: 2 streams, up to @s2\n",
+    );
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r -X tank/vm/tmp",
+        "",
+    );
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(sent.lines().count(), 6, "{sent}");
+    check(&place, "sanbox replication run vm", "");
+    for dataset in ["vm", "vm/one"] {
+        for snapshot in ["s1", "s2"] {
+            let name = format!("{dataset}@{snapshot}");
+            assert_eq!(
+                sums(&place, &format!("tank/{name}")),
+                sums(&place, &format!("back/{name}")),
+                "{name}"
+            );
+        }
+    }
+    // Properties came, those that would act here are not in force, and what the target needs is set.
+    check(
+        &place,
+        "zfs get -Ho name,value,source compression,readonly,canmount back/vm",
+        "back/vm\tzstd\treceived\nback/vm\ton\tlocal\nback/vm\tnoauto\tlocal\n",
+    );
+    let mountpoint = place.run("zfs get -Ho value,received mountpoint back/vm");
+    assert_eq!(mountpoint, "/back/vm\t/nowhere\n");
+    let bookmarks = place.run("zfs list -Ht bookmark -o name -r tank/vm");
+    assert_eq!(bookmarks.matches("#replica-vm-").count(), 3, "{bookmarks}");
+    let holds = place.run("zfs holds -Hr back/vm@s2");
+    assert_eq!(holds.matches("replica-vm").count(), 3, "{holds}");
+    assert_eq!(place.run("zfs holds -Hr tank/vm@s1 tank/vm@s2"), "");
+
+    // The source loses all that the target has: a bookmark stands for it.
+    check(
+        &place,
+        "zfs destroy -r tank/vm@s1 && zfs destroy -r tank/vm@s2",
+        "",
+    );
+    write(&place, 3);
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(
+        sent,
+        "sent back/vm@s3\nsent back/vm/disk@s3\nsent back/vm/one@s3\n"
+    );
+    assert_eq!(
+        sums(&place, "tank/vm/one@s3"),
+        sums(&place, "back/vm/one@s3")
+    );
+    assert_eq!(place.run("zfs holds -Hr back/vm@s2"), "");
+
+    // OpenZFS finds both pools in order.
+    check(&place, "zpool export tank && zpool export back", "");
+    if oracle::has_zdb() {
+        for pool in ["tank", "back"] {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
+}
+
+#[test]
+fn targets_that_went_their_own_way_are_refused_and_rolled_back_when_asked() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    write(&place, 1);
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm",
+        "",
+    );
+    check(&place, "sanbox replication run vm", "sent back/vm@s1\n");
+    // Written by hand, and a snapshot of its own.
+    check(
+        &place,
+        "zfs set readonly=off back/vm && sanbox put f back/vm:/mine && zfs snapshot back/vm@mine",
+        "",
+    );
+    write(&place, 2);
+    check(
+        &place,
+        "sanbox replication run vm",
+        "! cannot replicate 'tank/vm': 'back/vm' went its own way after @s1: it has a snapshot that the source does not have (@mine); \
+         'sanbox replication adopt --rollback' gives that up\n[1]\n",
+    );
+    check(&place, "zfs destroy back/vm@mine", "");
+    let written = place.run("sanbox replication run vm");
+    assert!(
+        written.contains("'back/vm' was written to after @s1"),
+        "{written}"
+    );
+    check(
+        &place,
+        "sanbox replication adopt vm --rollback",
+        "adopted back/vm\n",
+    );
+    check(&place, "sanbox replication run vm", "sent back/vm@s2\n");
+    assert_eq!(sums(&place, "tank/vm@s2"), sums(&place, "back/vm@s2"));
+
+    // A second job to the same dataset, in this configuration and in another.
+    let twice = place.run("sanbox replication create w --from tank/vm/one --to back/vm");
+    assert!(
+        twice.contains("'back/vm' is the target of the job 'vm'"),
+        "{twice}"
+    );
+    check(
+        &place,
+        "sanbox replication remove vm",
+        "'back/vm' stays as it is: read-only, with a hold 'replica-vm' on its newest common snapshot\n",
+    );
+    check(
+        &place,
+        "sanbox replication create w --from tank/vm --to back/vm",
+        "",
+    );
+    let other = place.run("sanbox replication run w");
+    assert!(
+        other.contains("'back/vm' is the target of the job 'vm'; two jobs"),
+        "{other}"
+    );
+    check(&place, "sanbox replication adopt w", "adopted back/vm\n");
+    check(&place, "sanbox replication run w", "");
+
+    // The source is renamed, and destroyed.
+    check(&place, "zfs rename tank/vm tank/machines", "");
+    let renamed = place.run("sanbox replication run w");
+    assert!(
+        renamed.contains("it is called 'tank/machines' now"),
+        "{renamed}"
+    );
+    check(&place, "zfs destroy -r tank/machines", "");
+    let gone = place.run("sanbox replication run w");
+    assert!(
+        gone.contains("the source 'tank/vm' does not exist; what was sent of it is kept"),
+        "{gone}"
+    );
+    // What took its name is another dataset.
+    check(&place, "zfs create tank/vm && zfs snapshot tank/vm@s2", "");
+    let another = place.run("sanbox replication run w");
+    assert!(
+        another.contains("'back/vm' has no snapshot in common with 'tank/vm'"),
+        "{another}"
+    );
+    assert!(
+        place
+            .run("zfs list -H back/vm@s2")
+            .starts_with("back/vm@s2")
+    );
+}
+
+#[test]
+fn jobs_that_take_snapshots_keep_one_and_take_none_without_their_target() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r --take",
+        "",
+    );
+    let snapshots = |place: &Place, root: &str| {
+        let list = place.run(&format!("zfs list -Ht snapshot -o name -r {root}"));
+        list.matches("@replica-vm-").count()
+    };
+    for round in 0..3 {
+        check(
+            &place,
+            &format!("seq {round} 999 > f && sanbox put f tank/vm/one:/f{round}"),
+            "",
+        );
+        let sent = place.run("sanbox replication run vm");
+        // Only what was written to is snapshotted and sent.
+        assert_eq!(
+            sent.lines().count(),
+            if round == 0 { 4 } else { 1 },
+            "{sent}"
+        );
+        assert_eq!(
+            (snapshots(&place, "tank"), snapshots(&place, "back")),
+            (4, 4)
+        );
+    }
+    check(
+        &place,
+        "zpool export back && sanbox put f tank/vm/one:/more",
+        "",
+    );
+    for _ in 0..5 {
+        let failed = place.run("sanbox replication run vm");
+        assert_eq!(
+            failed,
+            "! cannot replicate 'tank/vm': pool 'back' cannot be reached: it is not imported\n[1]\n"
+        );
+    }
+    assert_eq!(snapshots(&place, "tank"), 4);
+    check(&place, "zpool import -d $PWD back", "");
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(sent.lines().count(), 1, "{sent}");
+    assert_eq!(snapshots(&place, "tank"), 4);
+}
