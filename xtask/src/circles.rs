@@ -22,7 +22,6 @@ pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
     ("sanbox", 13),
     ("vdev", 10),
     ("zio", 7),
-    ("zpl", 13),
 ];
 
 /// The source files of each crate so far.

@@ -6,10 +6,11 @@ use dsl::{Dataset, Estimate};
 use ondisk::Txg;
 use zil::Zilog;
 
-use crate::data::META_BYTES;
 use crate::sa::Attrs;
 use crate::{FsError, FsResult};
 
+/// What a transaction that changes attributes and a few ZAP blocks makes dirty, roughly.
+pub(crate) const META_BYTES: u64 = 32 << 10;
 /// What a transaction that frees more than it takes makes dirty, roughly: ZAP blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use ondisk::ObjectId;
 use runtime::IoBuf;
 
-use crate::backing::{SyncSetting, Weight};
+use crate::backing::{META_BYTES, SyncSetting, Weight};
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, READ, WRITE};
 use crate::sa::Attrs;
@@ -22,8 +22,6 @@ use runtime::sync::WHOLE_RANGE;
 /// Bytes written in one transaction: keeps a txg's size under the throttle's control, and is a whole number of blocks
 /// of up to 1 MiB. Larger blocks are written one at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// What a transaction that changes attributes and a few ZAP blocks makes dirty, roughly.
-pub(crate) const META_BYTES: u64 = 32 << 10;
 
 impl Fs {
     /// Finds a regular file whose content is asked for.

@@ -16,10 +16,9 @@ use zil::Zilog;
 
 use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
-use crate::replay::Given;
+use crate::reaper::Reaper;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
-use crate::unlinked::Reaper;
 use crate::znode::{XATTR, Znode, ZnodeCache, ZnodeParts};
 use crate::{Attr, CaseSensitivity, Change, FileId, FileType, FsError, FsResult, Made, WccAttr};
 
@@ -57,8 +56,8 @@ pub(crate) struct FsState {
     pub(crate) log: Option<Zilog>,
     /// Number of the log record being replayed.
     pub(crate) replaying: Cell<Option<u64>>,
-    /// What the next file made has to be like, as a record says.
-    pub(crate) given: Cell<Option<Given>>,
+    /// Set while a record that makes a file is replayed.
+    pub(crate) given: Cell<Option<ReplayedIdentity>>,
     settings: Cell<Settings>,
     settings_version: Cell<u64>,
     /// Grows when files have to be looked at anew for their POSIX ACLs.
@@ -78,6 +77,14 @@ pub(crate) struct FsState {
     pub(crate) closed: Cell<bool>,
     pub(crate) atimes_pending: Cell<usize>,
     pub(crate) atime_task: Cell<bool>,
+}
+
+/// The identity that the next file made has to have: that of the file which the record under replay made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplayedIdentity {
+    pub(crate) object: ObjectId,
+    pub(crate) generation: u64,
+    pub(crate) slots: u8,
 }
 
 /// Which requests see `.zfs` in the root directory, the property `snapdir`.

@@ -20,6 +20,7 @@ mod make;
 mod names;
 mod path;
 mod permission;
+mod reaper;
 mod remove;
 mod replay;
 mod root;

@@ -8,14 +8,12 @@ use ondisk::ObjectId;
 use ondisk::nvlist::NvValue;
 
 use crate::acl::posix::{self, PosixAcl};
-use crate::backing::Weight;
-use crate::data::META_BYTES;
+use crate::backing::{META_BYTES, Weight};
 use crate::fs::{Fs, TYPE_DIRECTORY, TYPE_FILE};
 use crate::names::{OBJECT_MASK, entry_value};
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, Plan};
-use crate::xattr::decode_list;
 use crate::znode::{ACL_AUTO_INHERIT, PROJID, XATTR, Znode, ZnodeParts, stored_device};
 use crate::{
     CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime,
@@ -414,7 +412,7 @@ impl Fs {
             attrs.posix = Some(Rc::new(access));
         }
         if self.settings().xattr_sa && !listed.is_empty() {
-            let mut list = decode_list(attrs)?;
+            let mut list = attrs.xattr_list()?;
             for (name, value) in &listed {
                 list.insert(*name, NvValue::ByteArray(value.clone()));
             }

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
 
-use crate::backing::Weight;
-use crate::data::META_BYTES;
+use crate::backing::{META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::make::{check_moved_directory, check_project};
 use crate::names::entry_value;

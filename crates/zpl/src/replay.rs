@@ -14,26 +14,16 @@ use ondisk::nvlist::NvValue;
 use ondisk::zil::{CloneRange, record_kind as kind};
 use zil::{Record, ReplayStream};
 
-use crate::backing::Weight;
-use crate::data::META_BYTES;
-use crate::fs::Fs;
+use crate::backing::{META_BYTES, Weight};
+use crate::fs::{Fs, ReplayedIdentity};
 use crate::log::{OPTIONAL_CRTIME, OPTIONAL_FLAGS, OPTIONAL_PROJECT, mask};
 use crate::make::NewFile;
 use crate::names::OBJECT_MASK;
 use crate::sa::Attrs;
 use crate::sa::attrs::timestamp;
 use crate::setattr::set_trivial_acl;
-use crate::xattr::decode_list;
 use crate::znode::{XATTR, Znode, device_number};
 use crate::{Cred, DeviceNumber, FileType, FsError, FsResult, SetAttr, SetTime, flags};
-
-/// What the file a record makes has to be like.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Given {
-    pub(crate) object: ObjectId,
-    pub(crate) generation: u64,
-    pub(crate) slots: u8,
-}
 
 const DAMAGED: FsError = FsError::Corrupt("record of the intent log");
 
@@ -377,7 +367,7 @@ impl Fs {
         };
         let file_type = FileType::of_mode(mode).ok_or(DAMAGED)?;
         let dir = self.by_number(dir).await?;
-        let given = Given {
+        let given = ReplayedIdentity {
             object: ObjectId(object & OBJECT_MASK),
             generation,
             slots: u8::try_from((object >> 56) + 1).unwrap_or(u8::MAX),
@@ -587,7 +577,7 @@ impl Fs {
         let value = body.take(index(len))?;
         let _lock = file.exclusive().await?;
         let mut attrs = file.attrs.borrow().clone();
-        let mut list = decode_list(&attrs)?;
+        let mut list = attrs.xattr_list()?;
         if value.is_empty() {
             list.remove(name);
         } else {

@@ -5,13 +5,11 @@ use std::rc::Rc;
 use ondisk::nvlist::NvValue;
 
 use crate::acl::{self, Trivial, mask as acl_mask, posix};
-use crate::backing::Weight;
-use crate::data::META_BYTES;
+use crate::backing::{META_BYTES, Weight};
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, WRITE};
 use crate::sa::Attrs;
 use crate::sa::attrs::stored_time;
-use crate::xattr::decode_list;
 use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
 use crate::{
     Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp,
@@ -39,7 +37,7 @@ pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
 
 /// Replaces an entry of the list of extended attributes, if it is there; then returns its value.
 fn rewrite_in_list(attrs: &mut Attrs, name: &[u8], value: &[u8]) -> FsResult<Option<Vec<u8>>> {
-    let mut list = decode_list(attrs)?;
+    let mut list = attrs.xattr_list()?;
     if !list.has(name) {
         return Ok(None);
     }

@@ -4,13 +4,11 @@
 //! Big files are freed in steps of bounded size, each a transaction of its own, so that no transaction group gets too
 //! large and a crash in between keeps what is done.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap;
 use ondisk::ObjectId;
-use runtime::JoinHandle;
 
 use crate::backing::Weight;
 use crate::fs::Fs;
@@ -24,16 +22,6 @@ const STEP_BLOCKS: u64 = 4096;
 const SMALL_BLOCKS: u64 = 256;
 /// Entries of the set read at a time.
 const BATCH: usize = 256;
-
-/// What waits to be freed.
-#[derive(Default)]
-pub(crate) struct Reaper {
-    queue: VecDeque<u64>,
-    task: Option<JoinHandle<()>>,
-    running: bool,
-    /// The set on disk has more than the queue; where to go on.
-    rest: Option<u64>,
-}
 
 impl Fs {
     /// Takes note, under `tx`, that `znode` has lost its last name: frees it, or puts it into the unlinked set.
@@ -65,7 +53,7 @@ impl Fs {
     /// Has an unlinked file freed in the background unless it is held.
     pub(crate) fn queue_free(&self, znode: &Znode) {
         if znode.unlinked.get() && znode.holds.get() == 0 && !znode.dead.get() {
-            self.0.reaper.borrow_mut().queue.push_back(znode.object);
+            self.0.reaper.borrow_mut().push(znode.object);
             self.start_reaper();
         }
     }
@@ -106,7 +94,7 @@ impl Fs {
             return Ok(());
         };
         if zap::count(self.os(), set).await? > 0 {
-            self.0.reaper.borrow_mut().rest = Some(0);
+            self.0.reaper.borrow_mut().set_rest(0);
             self.start_reaper();
         }
         Ok(())
@@ -129,10 +117,10 @@ impl Fs {
     /// [`FsError::Busy`] when the file system was closed.
     pub async fn wait_unlinked_drained(&self) -> FsResult<()> {
         loop {
-            let task = self.0.reaper.borrow_mut().task.take();
+            let task = self.0.reaper.borrow_mut().take_task();
             match task {
                 Some(task) => task.await,
-                None if self.0.reaper.borrow().running => self.0.handle.yield_now().await,
+                None if self.0.reaper.borrow().is_running() => self.0.handle.yield_now().await,
                 None => {
                     return if self.0.closed.get() {
                         Err(FsError::Busy)
@@ -150,26 +138,25 @@ impl Fs {
 
     fn start_reaper(&self) {
         let mut reaper = self.0.reaper.borrow_mut();
-        if reaper.running || self.0.closed.get() {
+        if reaper.is_running() || self.0.closed.get() {
             return;
         }
-        reaper.running = true;
         let fs = self.clone();
-        reaper.task = Some(self.0.handle.spawn("free unlinked files", async move {
+        reaper.start(self.0.handle.spawn("free unlinked files", async move {
             fs.reap_all().await;
-            fs.0.reaper.borrow_mut().running = false;
+            fs.0.reaper.borrow_mut().stopped();
         }));
     }
 
     async fn reap_all(&self) {
         while !self.0.closed.get() {
-            let next = self.0.reaper.borrow_mut().queue.pop_front();
+            let next = self.0.reaper.borrow_mut().pop();
             if let Some(object) = next {
                 // A file that cannot be freed now (a damaged block, a stopped pool) stays in the set for the next open.
                 let _ = self.reap(object).await;
                 continue;
             }
-            let rest = self.0.reaper.borrow_mut().rest.take();
+            let rest = self.0.reaper.borrow_mut().take_rest();
             let (Some(cookie), Some(set)) = (rest, self.0.master.unlinked) else {
                 return;
             };
@@ -178,12 +165,12 @@ impl Fs {
             };
             let Some(last) = entries.last() else { continue };
             let mut reaper = self.0.reaper.borrow_mut();
-            reaper.rest = Some(last.next_cookie);
+            reaper.set_rest(last.next_cookie);
             for entry in &entries {
                 if let dmu::zap::ZapValue::U64(value) = &entry.value
                     && let Some(&object) = value.first()
                 {
-                    reaper.queue.push_back(object);
+                    reaper.push(object);
                 }
             }
         }

@@ -9,12 +9,11 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
-use ondisk::nvlist::{NvList, NvValue};
+use ondisk::nvlist::NvValue;
 
 use crate::acl::list as list_rules;
 use crate::acl::posix::{self, PosixAcl};
-use crate::backing::{AclType, Weight};
-use crate::data::META_BYTES;
+use crate::backing::{AclType, META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
 use crate::make::NewFile;
@@ -54,15 +53,6 @@ fn has_namespace(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-pub(crate) fn decode_list(attrs: &Attrs) -> FsResult<NvList> {
-    match attrs.dxattr.as_deref() {
-        None | Some([]) => Ok(NvList::new()),
-        Some(bytes) => {
-            NvList::decode(bytes).map_err(|_| FsError::Corrupt("list of extended attributes"))
-        }
-    }
-}
-
 impl Fs {
     /// Returns the value of an extended attribute.
     ///
@@ -88,7 +78,7 @@ impl Fs {
         let bare = name
             .strip_prefix(USER)
             .filter(|bare| !bare.is_empty() && !has_namespace(bare));
-        let list = decode_list(&znode.attrs.borrow())?;
+        let list = znode.attrs.borrow().xattr_list()?;
         if let Some(value) = list
             .bytes(name)
             .or_else(|| bare.and_then(|bare| list.bytes(bare)))
@@ -129,7 +119,7 @@ impl Fs {
         let znode = self.znode(id).await?;
         let _lock = znode.shared().await?;
         let mut all: Vec<StoredXattr> = Vec::new();
-        for (name, value) in decode_list(&znode.attrs.borrow())?.iter() {
+        for (name, value) in znode.attrs.borrow().xattr_list()?.iter() {
             if let NvValue::ByteArray(bytes) = value {
                 all.push(StoredXattr {
                     name: shown_name(name),
@@ -259,7 +249,7 @@ impl Fs {
                 attrs.posix = given.filter(|acl| !acl.is_minimal()).map(Rc::new);
             }
         }
-        let mut list = decode_list(&attrs)?;
+        let mut list = attrs.xattr_list()?;
         let bare = name
             .strip_prefix(USER)
             .filter(|bare| !bare.is_empty() && !has_namespace(bare));

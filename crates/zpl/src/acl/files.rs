@@ -8,8 +8,7 @@ use std::rc::Rc;
 
 use super::posix::{self, PosixAcl};
 use super::{list, mask};
-use crate::backing::{AclType, Weight};
-use crate::data::META_BYTES;
+use crate::backing::{AclType, META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::permission;
 use crate::sa::Attrs;

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::layout::{Plan, Registry};
+use ondisk::nvlist::NvList;
+
+use super::registry::{Plan, Registry};
 use super::{VALUE_MAX_BYTES, attr};
 use crate::acl::posix::PosixAcl;
 use crate::{FsError, FsResult, Timestamp};
@@ -286,6 +288,19 @@ impl Attrs {
                         out.extend_from_slice(value);
                     }
                 }
+            }
+        }
+    }
+
+    /// Returns the extended attributes that are kept beside the other attributes, as one list.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] when the list cannot be decoded.
+    pub(crate) fn xattr_list(&self) -> FsResult<NvList> {
+        match self.dxattr.as_deref() {
+            None | Some([]) => Ok(NvList::new()),
+            Some(bytes) => {
+                NvList::decode(bytes).map_err(|_| FsError::Corrupt("list of extended attributes"))
             }
         }
     }

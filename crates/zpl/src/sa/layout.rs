@@ -12,6 +12,7 @@ use dmu::{Objset, Tx};
 use ondisk::{ObjectId, ObjectType};
 
 use super::attrs::{Attrs, header_size};
+use super::registry::{Layout, Plan, Registry};
 use super::{ORDER, STANDARD, attr, registry_value};
 use crate::{FsError, FsResult};
 
@@ -24,76 +25,11 @@ pub(crate) fn bonus_max(slots: u8) -> usize {
     usize::from(slots.max(1)) * 512 - 64 - 128
 }
 
-/// One order of attributes.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    pub(crate) number: u16,
-    pub(crate) attrs: Box<[u16]>,
-}
-
-/// Where the attributes of an object go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pub(crate) bonus: Rc<Layout>,
-    pub(crate) spill: Option<Rc<Layout>>,
-    /// Bytes of the bonus when there is a spill block.
-    pub(crate) bonus_len: usize,
-}
-
 /// The orders of attributes an object needs, of which some may not be stored yet.
 #[derive(Debug)]
 pub(crate) struct Split {
     pub(crate) bonus: Vec<u16>,
     pub(crate) spill: Vec<u16>,
-}
-
-/// What the attribute numbers of a file system mean.
-#[derive(Debug)]
-pub(crate) struct Registry {
-    lengths: Vec<u16>,
-    standard: Vec<Option<u16>>,
-    numbers: [Option<u16>; STANDARD.len()],
-}
-
-impl Registry {
-    fn from_values(values: &[(Vec<u8>, u64)]) -> FsResult<Self> {
-        let mut registry = Self {
-            lengths: vec![0; values.len()],
-            standard: vec![None; values.len()],
-            numbers: [None; STANDARD.len()],
-        };
-        for (name, value) in values {
-            let number = usize::try_from(value & 0xffff).expect("16 bits");
-            // Numbers are dense: a reader sizes its table by the number of entries.
-            if number >= values.len() {
-                return Err(FsError::Corrupt("attribute registry is not dense"));
-            }
-            registry.lengths[number] = u16::try_from((value >> 24) & 0xffff).expect("16 bits");
-            if let Some(standard) = STANDARD
-                .iter()
-                .position(|(known, _, _)| known.as_bytes() == name.as_slice())
-            {
-                registry.standard[number] = Some(u16::try_from(standard).expect("small table"));
-                registry.numbers[standard] = Some(u16::try_from(number).expect("16 bits"));
-            }
-        }
-        Ok(registry)
-    }
-
-    /// Returns the registered length of a number: 0 when variable, `None` when not registered.
-    pub(crate) fn length(&self, number: u16) -> Option<u16> {
-        self.lengths.get(usize::from(number)).copied()
-    }
-
-    /// Returns the usual number of a registered number.
-    pub(crate) fn standard(&self, number: u16) -> Option<u16> {
-        self.standard.get(usize::from(number)).copied().flatten()
-    }
-
-    /// Returns the registered number of a usual number.
-    pub(crate) fn number(&self, standard: u16) -> Option<u16> {
-        self.numbers[usize::from(standard)]
-    }
 }
 
 /// The registry and layouts of one file system.
@@ -119,11 +55,7 @@ impl SaTables {
             master,
             registry_object: Cell::new(None),
             layouts_object: Cell::new(None),
-            registry: RefCell::new(Rc::new(Registry {
-                lengths: Vec::new(),
-                standard: Vec::new(),
-                numbers: [None; STANDARD.len()],
-            })),
+            registry: RefCell::default(),
             layouts: RefCell::default(),
             by_attrs: RefCell::default(),
         }
@@ -300,45 +232,29 @@ impl SaTables {
             object
         };
         let old = self.registry();
-        let mut next = old.lengths.len();
-        let mut values: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut next = old.len();
+        let mut numbers = [0; STANDARD.len()];
         for (standard, (name, length, byteswap)) in STANDARD.iter().enumerate() {
-            let number = if let Some(number) = old.numbers[standard] {
-                number
-            } else {
-                let number = u16::try_from(next)
-                    .map_err(|_| FsError::Corrupt("attribute registry is full"))?;
-                next += 1;
-                zap::add_u64(
-                    os,
-                    object,
-                    name,
-                    registry_value(number, *length, *byteswap),
-                    tx,
-                )
-                .await?;
-                number
-            };
-            values.push((
-                name.as_bytes().to_vec(),
-                registry_value(number, *length, *byteswap),
-            ));
+            let number =
+                if let Some(number) = old.number(u16::try_from(standard).expect("small table")) {
+                    number
+                } else {
+                    let number = u16::try_from(next)
+                        .map_err(|_| FsError::Corrupt("attribute registry is full"))?;
+                    next += 1;
+                    zap::add_u64(
+                        os,
+                        object,
+                        name,
+                        registry_value(number, *length, *byteswap),
+                        tx,
+                    )
+                    .await?;
+                    number
+                };
+            numbers[standard] = number;
         }
-        // Foreign attributes keep their numbers and lengths.
-        let mut registry = Registry {
-            lengths: vec![0; next],
-            standard: vec![None; next],
-            numbers: [None; STANDARD.len()],
-        };
-        registry.lengths[..old.lengths.len()].copy_from_slice(&old.lengths);
-        for (standard, (_, value)) in values.iter().enumerate() {
-            let number = u16::try_from(value & 0xffff).expect("16 bits");
-            registry.lengths[usize::from(number)] = STANDARD[standard].1;
-            registry.standard[usize::from(number)] =
-                Some(u16::try_from(standard).expect("small table"));
-            registry.numbers[standard] = Some(number);
-        }
-        *self.registry.borrow_mut() = Rc::new(registry);
+        *self.registry.borrow_mut() = Rc::new(old.extended(next, numbers));
         Ok(())
     }
 

@@ -7,9 +7,11 @@
 pub(crate) mod attrs;
 pub(crate) mod layout;
 pub(crate) mod legacy;
+mod registry;
 
 pub(crate) use attrs::Attrs;
-pub(crate) use layout::{Plan, SaTables};
+pub(crate) use layout::SaTables;
+pub(crate) use registry::Plan;
 
 use ondisk::ObjectType;
 

@@ -1,0 +1,98 @@
+//! The numbers and lengths that a file system gave its attributes, and orders of attributes, as values without I/O.
+
+use std::rc::Rc;
+
+use super::STANDARD;
+use crate::{FsError, FsResult};
+
+/// One order of attributes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) number: u16,
+    pub(crate) attrs: Box<[u16]>,
+}
+
+/// Where the attributes of an object go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) bonus: Rc<Layout>,
+    pub(crate) spill: Option<Rc<Layout>>,
+    /// Bytes of the bonus when there is a spill block.
+    pub(crate) bonus_len: usize,
+}
+
+/// What the attribute numbers of a file system mean.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    lengths: Vec<u16>,
+    standard: Vec<Option<u16>>,
+    numbers: [Option<u16>; STANDARD.len()],
+}
+
+impl Registry {
+    /// Takes the entries of the stored registry: name, and number with length.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] when the numbers have gaps.
+    pub(super) fn from_values(values: &[(Vec<u8>, u64)]) -> FsResult<Self> {
+        let mut registry = Self {
+            lengths: vec![0; values.len()],
+            standard: vec![None; values.len()],
+            numbers: [None; STANDARD.len()],
+        };
+        for (name, value) in values {
+            let number = usize::try_from(value & 0xffff).expect("16 bits");
+            // Numbers are dense: a reader sizes its table by the number of entries.
+            if number >= values.len() {
+                return Err(FsError::Corrupt("attribute registry is not dense"));
+            }
+            registry.lengths[number] = u16::try_from((value >> 24) & 0xffff).expect("16 bits");
+            if let Some(standard) = STANDARD
+                .iter()
+                .position(|(known, _, _)| known.as_bytes() == name.as_slice())
+            {
+                registry.standard[number] = Some(u16::try_from(standard).expect("small table"));
+                registry.numbers[standard] = Some(u16::try_from(number).expect("16 bits"));
+            }
+        }
+        Ok(registry)
+    }
+
+    /// Returns how many numbers there are.
+    pub(super) fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Returns the registry of `len` numbers in which every usual attribute has the number given; foreign attributes keep their
+    /// numbers and lengths.
+    pub(super) fn extended(&self, len: usize, numbers: [u16; STANDARD.len()]) -> Self {
+        assert!(len >= self.len(), "a registered number is never given up");
+        let mut registry = Self {
+            lengths: self.lengths.clone(),
+            standard: vec![None; len],
+            numbers: numbers.map(Some),
+        };
+        registry.lengths.resize(len, 0);
+        for (standard, number) in numbers.into_iter().enumerate() {
+            registry.lengths[usize::from(number)] = STANDARD[standard].1;
+            registry.standard[usize::from(number)] =
+                Some(u16::try_from(standard).expect("small table"));
+        }
+        registry
+    }
+
+    /// Returns the registered length of a number: 0 when variable, `None` when not registered.
+    pub(crate) fn length(&self, number: u16) -> Option<u16> {
+        self.lengths.get(usize::from(number)).copied()
+    }
+
+    /// Returns the usual number of a registered number.
+    pub(crate) fn standard(&self, number: u16) -> Option<u16> {
+        self.standard.get(usize::from(number)).copied().flatten()
+    }
+
+    /// Returns the registered number of a usual number.
+    pub(crate) fn number(&self, standard: u16) -> Option<u16> {
+        self.numbers[usize::from(standard)]
+    }
+}
