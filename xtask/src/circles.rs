@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 /// change; in runtime a disk and a timer hold the handle of the executor that drives them; in the others, types and behaviour are
 /// not parted yet.
 pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
-    ("dmu", 9),
     ("iscsi", 13),
     ("runtime", 4),
     ("sanbox", 13),

@@ -4,102 +4,23 @@
 //! objects were freed since the objset was opened, then to blocks that the fill counts of the table's indirect blocks call at
 //! least a quarter empty, then to the end of the table.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ondisk::{ChecksumKind, Compression, ObjectId, ObjectType, Txg, block_pointers_for_bonus};
 
-use crate::dnode::{Base, Core, Dnode, NEWEST};
+use crate::dnode::{Base, Core, Dnode, NEWEST, OBJECT_MAX, SLOTS};
 use crate::error::{DmuError, Result};
-use crate::objset::{OBJECT_MAX, Objset, SLOTS};
+use crate::free_slots::slot_mask;
+use crate::objset::Objset;
 use crate::txg::Tx;
 use crate::types::AllocSpec;
-use crate::wait::Gate;
 
 /// A block of dnodes with more dnodes than this is not worth a look (three quarters of 32).
 const FILL_WORTH_A_LOOK: u64 = 24;
-/// Fruitless looks after which the search goes to the end of the table (large dnodes make full blocks look empty).
-const FRUITLESS_MAX: u32 = 8;
-/// Blocks remembered for reuse.
-const FREED_BLOCKS_MAX: usize = 1 << 16;
 /// Largest block, in bytes.
 pub(crate) const BLOCK_SIZE_MAX: u32 = 16 << 20;
 const _: () = assert!(BLOCK_SIZE_MAX as u64 == ondisk::MAX_BLOCK_SIZE);
-const _: () = assert!(FILL_WORTH_A_LOOK < SLOTS && FRUITLESS_MAX > 0 && FREED_BLOCKS_MAX > 0);
-
-/// Search state of one objset.
-pub(crate) struct Allocator {
-    /// Block whose bits are in `taken`; 0 for none (object numbers below 32 are only given out on request).
-    block: Cell<u64>,
-    taken: Cell<u32>,
-    /// Next block the search by fill looks at.
-    scan: Cell<u64>,
-    fruitless: Cell<u32>,
-    /// First block beyond everything ever allocated.
-    end: Cell<u64>,
-    /// Blocks in which objects were freed.
-    freed: RefCell<BTreeSet<u64>>,
-    gate: Gate,
-}
-
-impl Allocator {
-    pub(crate) fn new(end: u64) -> Self {
-        Self {
-            block: Cell::new(0),
-            taken: Cell::new(u32::MAX),
-            scan: Cell::new(1),
-            fruitless: Cell::new(0),
-            end: Cell::new(end.max(1)),
-            freed: RefCell::default(),
-            gate: Gate::default(),
-        }
-    }
-
-    fn take_here(&self, slots: u8) -> Option<u64> {
-        assert!(
-            slots > 0 && u64::from(slots) <= SLOTS,
-            "a dnode has 1 to {SLOTS} slots, not {slots}"
-        );
-        let taken = self.taken.get();
-        let want = slot_mask(slots);
-        let slot = (0..=SLOTS - u64::from(slots)).find(|&s| taken & (want << s) == 0)?;
-        self.taken.set(taken | (want << slot));
-        Some(self.block.get() * SLOTS + slot)
-    }
-
-    /// The free of an object has reached the disk: only now its slots can be used again, whatever the group.
-    pub(crate) fn note_freed(&self, object: ObjectId) {
-        assert!(object.0 > 0, "the table of dnodes is not freed");
-        let block = object.0 / SLOTS;
-        if block == self.block.get() {
-            // Its bits are found out again when it is next looked at.
-            self.block.set(0);
-            self.taken.set(u32::MAX);
-        }
-        let mut freed = self.freed.borrow_mut();
-        if freed.len() < FREED_BLOCKS_MAX {
-            freed.insert(block);
-        }
-    }
-
-    fn note_allocated(&self, object: ObjectId, slots: u8) {
-        let block = object.0 / SLOTS;
-        self.end.set(self.end.get().max(block + 1));
-        if block == self.block.get() {
-            self.taken
-                .set(self.taken.get() | (slot_mask(slots) << (object.0 % SLOTS)));
-        }
-    }
-}
-
-fn slot_mask(slots: u8) -> u32 {
-    if slots >= 32 {
-        u32::MAX
-    } else {
-        (1 << slots) - 1
-    }
-}
+const _: () = assert!(FILL_WORTH_A_LOOK < SLOTS);
 
 impl Objset {
     /// Allocates an object with a number of our choice.
@@ -132,7 +53,7 @@ impl Objset {
                 what: "a dnode may not cross a block of dnodes",
             });
         }
-        let _pass = self.0.allocator.gate.write().await;
+        let _pass = self.0.allocator.exclusive().await;
         let taken = self.slots_taken(object.0 / SLOTS, Some(tx.txg())).await?;
         if taken & (slot_mask(core.slots()) << slot) != 0 {
             return Err(DmuError::ObjectExists { object });
@@ -234,7 +155,7 @@ impl Objset {
         if let Some(object) = allocator.take_here(slots) {
             return Ok(ObjectId(object));
         }
-        let _pass = allocator.gate.write().await;
+        let _pass = allocator.exclusive().await;
         loop {
             if let Some(object) = allocator.take_here(slots) {
                 return Ok(ObjectId(object));
@@ -244,27 +165,16 @@ impl Objset {
                 return Err(DmuError::NoSpace);
             }
             let taken = self.slots_taken(block, None).await?;
-            allocator.block.set(block);
-            allocator.taken.set(taken);
-            if is_end {
-                allocator.end.set(allocator.end.get().max(block + 1));
-            }
+            allocator.search_in(block, taken, is_end);
         }
     }
 
     async fn next_candidate(&self) -> Result<(u64, bool)> {
         let allocator = &self.0.allocator;
-        let reuse = allocator.freed.borrow_mut().pop_first();
-        if let Some(block) = reuse
-            && block != 0
-        {
+        if let Some(block) = allocator.take_freed() {
             return Ok((block, false));
         }
-        while allocator.scan.get() < allocator.end.get()
-            && allocator.fruitless.get() < FRUITLESS_MAX
-        {
-            let block = allocator.scan.get();
-            allocator.scan.set(block + 1);
+        while let Some(block) = allocator.next_to_scan() {
             let base = self.0.meta.base();
             if block <= base.core.max_block_id {
                 let bp = self.base_pointer(&self.0.meta, block).await?;
@@ -272,10 +182,10 @@ impl Objset {
                     continue;
                 }
             }
-            allocator.fruitless.set(allocator.fruitless.get() + 1);
+            allocator.count_scanned();
             return Ok((block, false));
         }
-        Ok((allocator.end.get(), true))
+        Ok((allocator.end(), true))
     }
 
     /// Bits of the slots taken in a block of dnodes: in group `from` and newer ones, or in any version that is kept.

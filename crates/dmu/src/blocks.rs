@@ -13,6 +13,16 @@ pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
 /// Of blocks of dnodes of one txg, by number: salt, IV and MAC.
 pub(crate) type DnodeSeals = BTreeMap<u64, Seal>;
 
+/// Blocks of one txg that were written before it syncs, by object and number.
+pub(crate) type EarlyWrites = BTreeMap<(ObjectId, u64), Vec<EarlyWrite>>;
+
+/// A block at its final location.
+pub(crate) struct EarlyWrite {
+    pub(crate) bp: BlockPointer,
+    /// The bytes it was written with; `None` when the block has changed since, for old versions must not fill the memory.
+    pub(crate) data: Option<IoBuf>,
+}
+
 /// The blocks of a pool as this layer uses them.
 #[derive(Clone)]
 pub(crate) enum Blocks {

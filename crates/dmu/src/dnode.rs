@@ -19,13 +19,22 @@ use ondisk::{
 };
 use runtime::{IoBuf, IoBufMut};
 
-use crate::prefetch::Readers;
 use crate::ranges::Ranges;
+use crate::readers::Readers;
 use crate::wait::Gate;
 use crate::zap::MicroIndex;
 
 /// The view that has every change.
 pub(crate) const NEWEST: Txg = Txg(u64::MAX);
+
+/// Bytes of a block of dnodes.
+pub(crate) const DNODE_BLOCK: u32 = 16 << 10;
+/// 512-byte slots in a block of dnodes.
+pub(crate) const SLOTS: u64 = 32;
+const _: () = assert!(SLOTS << ondisk::DNODE_SHIFT == DNODE_BLOCK as u64);
+/// Largest object number (format: 2^48 - 1).
+pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;
+const _: () = assert!((OBJECT_MAX + 1).is_multiple_of(SLOTS));
 
 /// What of a dnode belongs to a version: everything but the block tree.
 #[derive(Debug, Clone)]
@@ -289,7 +298,7 @@ pub(crate) struct Dnode {
     pub(crate) version: Cell<u64>,
     /// Index of a small dictionary, valid for one `version`.
     pub(crate) micro: RefCell<Option<MicroIndex>>,
-    /// Who reads it in order.
+    /// The reads in order, for prefetch.
     pub(crate) readers: RefCell<Readers>,
 }
 

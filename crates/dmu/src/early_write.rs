@@ -11,26 +11,15 @@
 //! Does not know logs, nor when an early write pays.
 // OpenZFS: module/zfs/dmu.c, dmu_sync (when a log record gets a pointer)
 
-use std::collections::BTreeMap;
-
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
 
+use crate::blocks::EarlyWrite;
 use crate::dnode::{Block, Dnode};
 use crate::error::{DmuError, Result};
 use crate::objset::Objset;
 use crate::tree::{BlockWrite, SyncContext, props_of};
 use crate::txg::Tx;
-
-/// Blocks of one txg by object and number.
-pub(crate) type EarlyWrites = BTreeMap<(ObjectId, u64), Vec<EarlyWrite>>;
-
-/// A block at its final location.
-pub(crate) struct EarlyWrite {
-    bp: BlockPointer,
-    /// The bytes it was written with; `None` when the block has changed since, for old versions must not fill the memory.
-    data: Option<IoBuf>,
-}
 
 impl Objset {
     /// Writes a block to its final location now, if `data` are the bytes it has in `tx`'s txg. Returns its pointer, born in

@@ -12,11 +12,10 @@ use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, ObjsetTy
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
-use crate::allocate::Allocator;
-use crate::blocks::{DnodeSeals, StoredForms};
-use crate::dnode::{Base, Core, Dnode, NEWEST};
-use crate::early_write::EarlyWrites;
+use crate::blocks::{DnodeSeals, EarlyWrites, StoredForms};
+use crate::dnode::{Base, Core, DNODE_BLOCK, Dnode, NEWEST, OBJECT_MAX, SLOTS};
 use crate::error::{DmuError, Result};
+use crate::free_slots::Allocator;
 use crate::txg::Tx;
 use crate::types::{ObjsetOptions, Services, WritePolicy};
 
@@ -24,14 +23,6 @@ use crate::types::{ObjsetOptions, Services, WritePolicy};
 const DNODES_MAX: usize = 16 << 10;
 /// Idle objects looked at per arrival once the table is full.
 const SWEEP: usize = 32;
-/// Bytes of a block of dnodes.
-pub(crate) const DNODE_BLOCK: u32 = 16 << 10;
-/// 512-byte slots in a block of dnodes.
-pub(crate) const SLOTS: u64 = 32;
-const _: () = assert!(SLOTS << ondisk::DNODE_SHIFT == DNODE_BLOCK as u64);
-/// Largest object number (format: 2^48 - 1).
-pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;
-const _: () = assert!((OBJECT_MAX + 1).is_multiple_of(SLOTS));
 const _: () = assert!(SWEEP < DNODES_MAX);
 /// Levels a dataset's table of dnodes is created with (enough for 2^48 objects).
 const META_LEVELS_DATASET: u8 = 6;

@@ -12,8 +12,9 @@ use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
 use zio::{Seal, StoredForm};
 
+use crate::dnode::SLOTS;
 use crate::error::Result;
-use crate::objset::{Objset, SLOTS};
+use crate::objset::Objset;
 use crate::tree::{BlockWrite, SyncContext};
 use crate::txg::Tx;
 

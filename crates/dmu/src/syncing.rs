@@ -7,9 +7,9 @@ use std::rc::Rc;
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, ObjsetPhys, Txg, dnode_flags};
 use runtime::{IoBuf, JoinHandle};
 
-use crate::dnode::{Base, Dnode, Frozen};
+use crate::dnode::{Base, DNODE_BLOCK, Dnode, Frozen, SLOTS};
 use crate::error::{DmuError, Result};
-use crate::objset::{DIRTY_DNODE_BYTES, DNODE_BLOCK, HeaderChange, META_DNODE, Objset, SLOTS};
+use crate::objset::{DIRTY_DNODE_BYTES, HeaderChange, META_DNODE, Objset};
 use crate::ranges::Ranges;
 use crate::stored_form::SPILL_BLOCK;
 use crate::tree::{BlockWrite, DnodePatch, Effects, Leaf, SyncContext, Tree};
@@ -23,7 +23,7 @@ const WINDOW_OBJECTS: usize = 64;
 const WRITES_MAX: usize = 128;
 const _: () = assert!(WINDOW_OBJECTS > 0 && WRITES_MAX > 0);
 const _: () = assert!(
-    crate::objset::OBJECT_MAX < u64::MAX - 3,
+    crate::dnode::OBJECT_MAX < u64::MAX - 3,
     "usage is no ordinary object"
 );
 

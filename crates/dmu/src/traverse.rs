@@ -40,8 +40,8 @@ pub struct TraverseOptions {
 const ACCOUNTING: u64 = u64::MAX - 2;
 /// Bytes of a block of the dnode table (every writer uses this size).
 const TABLE_BLOCK: u64 = 16 << 10;
-const _: () = assert!(TABLE_BLOCK == crate::objset::DNODE_BLOCK as u64);
-const _: () = assert!(ACCOUNTING > crate::objset::OBJECT_MAX);
+const _: () = assert!(TABLE_BLOCK == crate::dnode::DNODE_BLOCK as u64);
+const _: () = assert!(ACCOUNTING > crate::dnode::OBJECT_MAX);
 
 impl TraverseOptions {
     /// Whether a whole subtree lies before the place to begin at.

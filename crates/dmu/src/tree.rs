@@ -14,10 +14,8 @@ use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
 use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
-use crate::blocks::Blocks;
-use crate::blocks::{DnodeSeals, StoredForms};
+use crate::blocks::{Blocks, DnodeSeals, EarlyWrites, StoredForms};
 use crate::dnode::{Dnode, shl, shr, span_shift};
-use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
 use crate::ranges::Ranges;
 use crate::types::{Ledger, Services, WritePolicy};

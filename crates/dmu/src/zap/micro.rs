@@ -1,9 +1,8 @@
 //! Micro dictionaries: one block, linear or (when large) with an index in memory over hash and differentiator.
 
-use std::collections::BTreeMap;
-
 use ondisk::zap::{self as codec, FatHeader, hash, micro as block};
 
+use super::micro_index::{BuildError, Found, MicroIndex};
 use super::value::{Key, Position, normal};
 use super::{Op, View, ZapEntry, ZapInfo, ZapValue, fat, incremented};
 use crate::error::{DmuError, Result};
@@ -14,88 +13,6 @@ const LINEAR_BYTES: usize = 4096;
 /// Blocks grow by this many bytes.
 const GROWTH: usize = 512;
 const _: () = assert!(GROWTH.is_multiple_of(64) && LINEAR_BYTES.is_multiple_of(GROWTH));
-
-/// Index of the newest version of a micro dictionary.
-pub(crate) struct MicroIndex {
-    /// `Dnode::version` it describes.
-    version: u64,
-    salt: u64,
-    norm: u64,
-    by_hash: BTreeMap<(u64, u32), u16>,
-    free: Vec<u16>,
-}
-
-impl MicroIndex {
-    fn build(bytes: &[u8], version: u64) -> std::result::Result<Self, BuildError> {
-        let (salt, norm) = block::header(bytes)?;
-        let mut index = Self {
-            version,
-            salt,
-            norm,
-            by_hash: BTreeMap::new(),
-            free: Vec::new(),
-        };
-        for slot in (0..block::slots(bytes.len())).rev() {
-            let number = u16::try_from(slot).unwrap_or(u16::MAX);
-            match block::entry(bytes, slot) {
-                Some(entry) => {
-                    let hash = hash(salt, &normal(entry.name, norm), 0);
-                    index.by_hash.insert((hash, entry.cd), number);
-                }
-                None => index.free.push(number),
-            }
-        }
-        Ok(index)
-    }
-
-    fn find(&self, bytes: &[u8], name: &[u8], hash: u64) -> Option<Found> {
-        self.by_hash
-            .range((hash, 0)..=(hash, u32::MAX))
-            .find_map(|(&(_, cd), &slot)| {
-                let entry = block::entry(bytes, usize::from(slot))?;
-                (entry.name == name).then_some(Found {
-                    slot: entry.slot,
-                    value: entry.value,
-                    cd,
-                })
-            })
-    }
-
-    fn free_cd(&self, hash: u64) -> u32 {
-        let mut cd = 0;
-        for (&(_, taken), _) in self.by_hash.range((hash, 0)..=(hash, u32::MAX)) {
-            if taken != cd {
-                break;
-            }
-            cd += 1;
-        }
-        cd
-    }
-}
-
-enum BuildError {
-    Decode(ondisk::DecodeError),
-    Other(DmuError),
-}
-
-impl From<ondisk::DecodeError> for BuildError {
-    fn from(error: ondisk::DecodeError) -> Self {
-        Self::Decode(error)
-    }
-}
-
-impl From<DmuError> for BuildError {
-    fn from(error: DmuError) -> Self {
-        Self::Other(error)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Found {
-    slot: usize,
-    value: u64,
-    cd: u32,
-}
 
 /// Makes the index current if the dictionary is large enough for one; tells whether it is there.
 async fn indexed(view: &View<'_>) -> Result<bool> {

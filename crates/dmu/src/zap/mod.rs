@@ -8,6 +8,7 @@
 
 mod fat;
 mod micro;
+mod micro_index;
 mod value;
 
 use std::rc::Rc;
@@ -17,7 +18,7 @@ use ondisk::{ObjectId, ObjectType, Txg};
 
 pub use value::ZapValue;
 
-pub(crate) use micro::MicroIndex;
+pub(crate) use micro_index::MicroIndex;
 use value::{Key, Position, normal};
 
 use crate::dnode::{Block, Core, Dnode, NEWEST};
