@@ -11,6 +11,7 @@ mod cli;
 mod follow;
 mod logging;
 mod memory;
+mod names;
 mod paths;
 mod replication;
 mod serve;

@@ -151,7 +151,7 @@ pub(crate) fn clear_dead(point: &Path) {
 /// another process serves stays. Takes paths.
 pub(crate) fn clear_stale(pools: &[String], volumes: &Path) {
     for mount in mount_table() {
-        let pool = crate::cli::pool_part(&mount.source);
+        let pool = crate::names::pool_part(&mount.source);
         let is_ours = pools.iter().any(|own| own == pool) || mount.point == volumes;
         // `fuse`, or `fuse.zfs` where a helper program mounted it.
         if is_ours && mount.file_system.starts_with("fuse") {

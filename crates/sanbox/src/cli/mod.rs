@@ -24,6 +24,7 @@ use std::sync::Arc;
 use engine::EngineError;
 
 use crate::appliance::Appliance;
+pub(crate) use crate::names::pool_part;
 use command::{Command, Declared, Entry, Flag, Table, entries};
 use getopt::{Getopt, Given, Long, Opt};
 use input::Input;
@@ -247,11 +248,6 @@ impl Session {
 pub(crate) fn setting(text: &str) -> Option<(String, String)> {
     text.split_once('=')
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
-}
-
-/// The pool a dataset name belongs to.
-pub(crate) fn pool_part(name: &str) -> &str {
-    &name[..name.find(['/', '@', '#']).unwrap_or(name.len())]
 }
 
 /// Says why a dataset cannot be reached, in the words scripts match: a missing pool is a missing

@@ -25,9 +25,10 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionUnmounter, WriteFlags,
 };
 
-use crate::appliance::Appliance;
+use crate::appliance::context::Context;
 use crate::logging::DEVICES;
 use crate::paths;
+use crate::serve::fuse::Mounts;
 
 /// Where the links are.
 const LINKS: &str = "/dev/zvol";
@@ -38,7 +39,8 @@ const TTL: Duration = Duration::ZERO;
 
 /// See the module.
 pub(crate) struct Devices {
-    appliance: Weak<Appliance>,
+    context: Weak<Context>,
+    mounts: Weak<Mounts>,
     /// Where the files are mounted.
     directory: PathBuf,
     files: Arc<Files>,
@@ -93,10 +95,12 @@ struct Wanted {
 }
 
 impl Devices {
-    pub(crate) fn new(appliance: &Arc<Appliance>) -> Self {
+    /// The devices of no volume yet; the guard of `mounts` sees to their mount, too.
+    pub(crate) fn new(context: &Arc<Context>, mounts: &Arc<Mounts>) -> Self {
         Self {
-            appliance: Arc::downgrade(appliance),
-            directory: appliance.state().path().join("volumes"),
+            mounts: Arc::downgrade(mounts),
+            context: Arc::downgrade(context),
+            directory: context.state().path().join("volumes"),
             files: Arc::default(),
             state: tokio::sync::Mutex::default(),
         }
@@ -146,12 +150,12 @@ impl Devices {
     /// The volumes of all open pools that are to have devices.
     async fn wanted(&self) -> BTreeMap<u64, Wanted> {
         let mut wanted = BTreeMap::new();
-        let Some(appliance) = self.appliance.upgrade() else {
+        let Some(context) = self.context.upgrade() else {
             return wanted;
         };
         let names = ["volsize", "readonly", "volmode"];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
-        for pool in appliance.engine().pools() {
+        for pool in context.engine().pools() {
             let filter = DatasetFilter {
                 root: pool.name().to_owned(),
                 depth: None,
@@ -254,7 +258,7 @@ impl Devices {
             .iter()
             .filter(|(own, attached)| match guid {
                 Some(guid) => **own == guid,
-                None => crate::cli::pool_part(&attached.dataset) == pool,
+                None => crate::names::pool_part(&attached.dataset) == pool,
             })
             .map(|(guid, attached)| (*guid, attached.clone()))
             .collect();
@@ -283,8 +287,7 @@ impl Devices {
 
     async fn mount(&self) -> Result<SessionUnmounter, String> {
         let directory = self.directory.clone();
-        let guard = self.appliance.upgrade();
-        let guard = guard.and_then(|appliance| appliance.mounts().guard());
+        let guard = self.mounts.upgrade().and_then(|mounts| mounts.guard());
         let service = Service {
             files: self.files.clone(),
             runtime: tokio::runtime::Handle::current(),

@@ -166,7 +166,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             port: (config.nbd.port != 0).then_some(config.nbd.port),
             connections_max: config.nbd.connections_max,
         };
-        let server = nbd::Server::new(&appliance, settings);
+        let server = nbd::Server::new(appliance.context(), settings);
         server.open().await;
         appliance.serve_nbd(server);
     }
@@ -178,17 +178,28 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             connections_max: config.iscsi.connections_max,
             sessions_max: config.iscsi.sessions_max,
         };
-        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings, workers.clone()));
+        appliance.serve_iscsi(iscsi::Iscsi::new(
+            appliance.context(),
+            settings,
+            workers.clone(),
+        ));
     }
 
     if config.smb.port != 0 {
-        let smb = smb::Smb::new(&appliance, config.smb.clone(), config.listen.clone());
+        let smb = smb::Smb::new(
+            appliance.context(),
+            config.smb.clone(),
+            config.listen.clone(),
+        );
         appliance.serve_smb(smb);
     }
 
     let is_root = rustix::process::geteuid().is_root();
     if config.mount.automatic && is_root {
-        appliance.serve_devices(devices::Devices::new(&appliance));
+        appliance.serve_devices(devices::Devices::new(
+            appliance.context(),
+            appliance.mounts(),
+        ));
     }
 
     let socket = appliance.state().socket();
@@ -227,7 +238,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         }
     });
 
-    let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(&appliance)));
+    let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let metrics = match config.metrics.port {
         0 => None,

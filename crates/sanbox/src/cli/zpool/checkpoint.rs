@@ -1,7 +1,7 @@
 //! `zpool checkpoint`.
 
+use super::activity::wait_for;
 use super::open_pool;
-use super::scan::wait_for;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session};
 
@@ -78,7 +78,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     session.record(&pool).await;
     if wait {
-        wait_for(session, &pool, super::scan::is_discarding).await?;
+        wait_for(session, &pool, super::activity::is_discarding).await?;
     }
     Ok(())
 }

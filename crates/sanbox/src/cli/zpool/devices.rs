@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
+use super::activity::{finish_here, is_joining, vdev_guid, wait_for};
 use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
-use super::scan::{finish_here, is_joining, vdev_guid, wait_for};
 use super::{bad_name, open_pool, subjects};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, setting};

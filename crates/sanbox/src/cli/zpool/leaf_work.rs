@@ -1,11 +1,9 @@
 //! `zpool trim` and `zpool initialize`.
 
-use engine::{
-    LeafActivity, LeafActivityRequest, LeafActivityState, PoolHandle, PoolStatus, VdevStatus,
-};
+use engine::{LeafActivity, LeafActivityRequest, PoolHandle, VdevStatus};
 
+use super::activity::{is_leaf_active, vdev_guid, wait_for};
 use super::open_pool;
-use super::scan::{vdev_guid, wait_for};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 
@@ -197,7 +195,7 @@ async fn apply(
 }
 
 async fn finish(session: &Session, pool: &PoolHandle, what: LeafActivity) -> Outcome {
-    wait_for(session, pool, |status| is_active(status, what)).await
+    wait_for(session, pool, |status| is_leaf_active(status, what)).await
 }
 
 /// All leaves that are open, by name.
@@ -208,17 +206,4 @@ fn collect(vdev: &VdevStatus, into: &mut Vec<(String, u64)>) {
     for child in &vdev.children {
         collect(child, into);
     }
-}
-
-/// Whether such work is under way anywhere.
-pub(super) fn is_active(status: &PoolStatus, what: LeafActivity) -> bool {
-    fn any(vdev: &VdevStatus, what: LeafActivity) -> bool {
-        let work = match what {
-            LeafActivity::Trim => &vdev.trim,
-            LeafActivity::Initialize => &vdev.initialize,
-        };
-        work.state == LeafActivityState::Active
-            || vdev.children.iter().any(|child| any(child, what))
-    }
-    any(&status.root, what)
 }

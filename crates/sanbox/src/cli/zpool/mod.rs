@@ -1,5 +1,6 @@
 //! `zpool`: pools, in OpenZFS 2.3's grammar, words and exit codes.
 
+mod activity;
 mod add;
 mod checkpoint;
 mod compatibility;

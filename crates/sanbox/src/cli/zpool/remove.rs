@@ -2,7 +2,7 @@
 
 use engine::EngineError;
 
-use super::scan::{finish_here, is_removing, vdev_guid, wait_for};
+use super::activity::{finish_here, is_removing, vdev_guid, wait_for};
 use super::{bad_name, open_pool};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::nice_number;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use engine::{AllocationBias, EngineError, ImportPolicy, PoolError, PoolHandle, SplitSpec};
 
+use super::activity::vdev_guid;
 use super::layout::device_line;
-use super::scan::vdev_guid;
 use super::{bad_name, open_pool};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session, setting};

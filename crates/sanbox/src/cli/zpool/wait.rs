@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use engine::{EngineError, LeafActivity, PoolHandle, PoolStatus, RebuildState, VdevStatus};
 
-use super::scan::{LOOK_EVERY, is_active, is_discarding, is_removing};
+use super::activity::{LOOK_EVERY, is_active, is_discarding, is_removing};
 use super::{Stamp, open_pool, repeat};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::nice_number;

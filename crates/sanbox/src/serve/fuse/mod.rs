@@ -5,6 +5,8 @@
 //! something is mounted there again. Mount points often lie on other mounts of this process: see [`crate::paths`] and [`guard`].
 
 mod adapter;
+mod convert;
+pub(crate) mod flags;
 pub(crate) mod guard;
 mod nodes;
 

@@ -16,7 +16,7 @@ use engine::{
 use fuser::{FileAttr, INodeNo, Notifier};
 
 use super::Lists;
-use super::adapter::{device_out, kind, root, system_time};
+use super::convert::{device_out, kind, root, system_time};
 
 /// The kernel's number for the root directory, whatever its object number is.
 const ROOT: u64 = 1;

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::admission::{Admission, AdmissionLimits};
 use super::connection_workers::ConnectionWorkers;
-use crate::appliance::Appliance;
+use crate::appliance::context::Context;
 use crate::logging::ISCSI;
 
 pub(crate) use manage::targets::MAP_PROPERTY;
@@ -67,7 +67,7 @@ pub(crate) fn check_target_name(name: &str) -> Result<(), &'static str> {
 pub(crate) struct Iscsi {
     settings: Settings,
     server: Server,
-    appliance: Weak<Appliance>,
+    context: Weak<Context>,
     admission: Arc<Admission>,
     workers: ConnectionWorkers,
     open: tokio::sync::Mutex<Open>,
@@ -81,17 +81,17 @@ struct Open {
 
 impl Iscsi {
     pub(crate) fn new(
-        appliance: &Arc<Appliance>,
+        context: &Arc<Context>,
         settings: Settings,
         workers: ConnectionWorkers,
     ) -> Self {
         let environment = HostEnvironment {
             began: Instant::now(),
-            appliance: Arc::downgrade(appliance),
+            context: Arc::downgrade(context),
         };
         let server = Server::new(ServerConfig {
             environment: Arc::new(environment),
-            memory_bytes_max: appliance.memory_plan().for_clients(MEMORY_BYTES_MAX),
+            memory_bytes_max: context.memory_plan().for_clients(MEMORY_BYTES_MAX),
             sessions_max: settings.sessions_max,
         });
         Self {
@@ -102,7 +102,7 @@ impl Iscsi {
             }),
             settings,
             server,
-            appliance: Arc::downgrade(appliance),
+            context: Arc::downgrade(context),
             workers,
             open: tokio::sync::Mutex::default(),
         }
@@ -120,25 +120,25 @@ impl Iscsi {
 
     /// Makes the targets those that the state directory and the volumes' properties ask for.
     pub(crate) async fn follow(&self) {
-        let Some(appliance) = self.appliance.upgrade() else {
+        let Some(context) = self.context.upgrade() else {
             return;
         };
         let mut open = self.open.lock().await;
-        let targets = match appliance.state().read_targets() {
+        let targets = match context.state().read_targets() {
             Ok(targets) => targets,
             Err(error) => {
                 tracing::error!(target: ISCSI, "the targets cannot be read: {error}");
                 return;
             }
         };
-        let specs = self.specs(&appliance, &targets).await;
+        let specs = self.specs(&context, &targets).await;
         self.server
             .set_discovery(targets.discovery.clone().map(chap));
         self.server.set_targets(specs);
         self.listen(&mut open, &targets).await;
     }
 
-    async fn specs(&self, appliance: &Appliance, targets: &Targets) -> Vec<TargetSpec> {
+    async fn specs(&self, context: &Context, targets: &Targets) -> Vec<TargetSpec> {
         let mut specs: Vec<TargetSpec> = targets
             .targets
             .iter()
@@ -160,7 +160,7 @@ impl Iscsi {
                 luns: Vec::new(),
             })
             .collect();
-        for pool in appliance.engine().pools() {
+        for pool in context.engine().pools() {
             for (mapping, mut lun) in luns(&pool).await {
                 let Some(initiators) = targets.seen_by(&mapping) else {
                     tracing::warn!(
@@ -398,7 +398,7 @@ fn number(info: &DatasetInfo, name: &str) -> u64 {
 /// Time, randomness and storage, as the service asks for them.
 struct HostEnvironment {
     began: Instant,
-    appliance: Weak<Appliance>,
+    context: Weak<Context>,
 }
 
 impl Environment for HostEnvironment {
@@ -426,10 +426,10 @@ impl Environment for HostEnvironment {
         text: Option<String>,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         Box::pin(async move {
-            let Some(appliance) = self.appliance.upgrade() else {
+            let Some(context) = self.context.upgrade() else {
                 return false;
             };
-            let Ok(pool) = appliance.engine().pool_of(name) else {
+            let Ok(pool) = context.engine().pool_of(name) else {
                 return false;
             };
             // The name may be an old one: the guid decides.

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::admission::{Admission, AdmissionLimits};
-use crate::appliance::Appliance;
+use crate::appliance::context::Context;
 use crate::logging::NBD;
 
 /// The property of a volume that offers it at the TCP port.
@@ -58,7 +58,7 @@ struct Tasks {
 
 /// What connections share.
 struct Shared {
-    appliance: Weak<Appliance>,
+    context: Weak<Context>,
     admission: Arc<Admission>,
     /// In KiB.
     memory: Arc<Semaphore>,
@@ -80,15 +80,15 @@ struct OfferedExports {
 }
 
 impl Server {
-    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, settings: Settings) -> Self {
         let shared = Shared {
-            appliance: Arc::downgrade(appliance),
+            context: Arc::downgrade(context),
             admission: Admission::new(AdmissionLimits {
                 connections_max: settings.connections_max,
                 ..AdmissionLimits::default()
             }),
             memory: {
-                let bytes = appliance.memory_plan().for_clients(REQUEST_KIB_MAX << 10);
+                let bytes = context.memory_plan().for_clients(REQUEST_KIB_MAX << 10);
                 Arc::new(Semaphore::new(bytes >> 10))
             },
         };
@@ -224,11 +224,11 @@ impl Shared {
 
     /// The volumes that are offered, by name, and whether only for reading.
     async fn offered(&self, scope: ExportScope) -> Vec<(String, bool)> {
-        let Some(appliance) = self.appliance.upgrade() else {
+        let Some(context) = self.context.upgrade() else {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for pool in appliance.engine().pools() {
+        for pool in context.engine().pools() {
             let filter = DatasetFilter {
                 root: pool.name().to_owned(),
                 depth: None,
@@ -269,7 +269,7 @@ impl Exports for OfferedExports {
     }
 
     async fn open(&self, name: &str) -> Option<Export<VolumeHandle>> {
-        let appliance = self.shared.appliance.upgrade()?;
+        let context = self.shared.context.upgrade()?;
         let read_only = match self.scope {
             ExportScope::AllVolumes => false,
             ExportScope::ByProperty => {
@@ -277,7 +277,7 @@ impl Exports for OfferedExports {
                 offered.into_iter().find(|(offered, _)| offered == name)?.1
             }
         };
-        let pool = appliance.engine().pool_of(name).ok()?;
+        let pool = context.engine().pool_of(name).ok()?;
         let volume = pool.open_volume(name).await.ok()?;
         let info = volume.info().await.ok()?;
         Some(Export {

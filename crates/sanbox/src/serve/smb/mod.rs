@@ -27,7 +27,7 @@ use rustix::mount::{MountFlags as KernelFlags, MountPropagationFlags, UnmountFla
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::appliance::Appliance;
+use crate::appliance::context::Context;
 use crate::logging::SMB;
 use crate::paths;
 use crate::serve::fuse::{MountFlags, Mounts};
@@ -47,7 +47,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(crate) struct Smb {
-    appliance: Weak<Appliance>,
+    context: Weak<Context>,
     settings: Settings,
     /// Addresses the administrator chose; none is up to us.
     chosen: Vec<IpAddr>,
@@ -103,13 +103,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Smb {
-    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings, chosen: Vec<IpAddr>) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, settings: Settings, chosen: Vec<IpAddr>) -> Self {
         Self {
-            appliance: Arc::downgrade(appliance),
+            context: Arc::downgrade(context),
             settings,
             chosen,
-            directory: directory(appliance.state().path()),
-            mounts: Mounts::new(appliance.config().mount.threads),
+            directory: directory(context.state().path()),
+            mounts: Mounts::new(context.config().mount.threads),
             withdrawn: Mutex::default(),
             leaving: Mutex::default(),
             served: tokio::sync::Mutex::default(),
@@ -218,10 +218,10 @@ impl Smb {
     async fn wanted(&self) -> BTreeMap<u64, Wanted> {
         let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
         let mut unshared = BTreeMap::new();
-        let Some(appliance) = self.appliance.upgrade() else {
+        let Some(context) = self.context.upgrade() else {
             return wanted;
         };
-        for pool in appliance.engine().pools() {
+        for pool in context.engine().pools() {
             if locked(&self.leaving).contains(pool.name()) {
                 continue;
             }
@@ -347,8 +347,8 @@ impl Smb {
         if self.mounts.mounted(guid).is_some() {
             return Ok(());
         }
-        let appliance = self.appliance.upgrade().ok_or("the daemon is ending")?;
-        let pool = appliance.engine().pool(crate::cli::pool_part(dataset));
+        let context = self.context.upgrade().ok_or("the daemon is ending")?;
+        let pool = context.engine().pool(crate::names::pool_part(dataset));
         let pool = pool.map_err(|error| error.to_string())?;
         let failed = |error: engine::EngineError| error.to_string();
         let fs = pool.open_fs(dataset).await.map_err(failed)?;

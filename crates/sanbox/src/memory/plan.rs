@@ -1,28 +1,7 @@
-//! How much memory the process takes: the ceiling, what is planned of it, and the caches giving way when it comes close.
-//!
-//! The caches are what gives: their limit starts low and rises while the process as a whole (as the kernel counts it) is well
-//! below the ceiling, and falls when it is close to it, whatever took the rest. Before they fall, buffers that are free but
-//! kept for the next user are given back to the kernel.
-//!
-//! Guarantees: nothing beyond the plan is waited for; with the parts bounded as planned the process stays below the ceiling.
+//! What may be taken of the memory: the ceiling's parts, and how they give way to each other.
 
-use std::sync::Weak;
 use std::time::Duration;
 
-use engine::TuningChange;
-
-use crate::appliance::Appliance;
-
-/// Between two looks at the caches, while something has to change.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks whether free memory should go back to the kernel, close to the ceiling, and the pause after one that
-/// brought little.
-const GIVE_BACK_EVERY: Duration = Duration::from_millis(25);
-const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
-/// Between two looks whether free memory was of no use: what one transaction group frees the next one takes.
-const GIVE_BACK_IDLE_EVERY: Duration = Duration::from_secs(15);
-/// What giving back should bring to be done again soon, in bytes.
-const GIVEN_WORTHWHILE: u64 = 4 << 20;
 /// The longest time without a look.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 /// What a process takes in a millisecond at most, in bytes: 2 GiB a second, about what one core clears of fresh pages.
@@ -71,19 +50,25 @@ impl Plan {
     }
 
     /// What the process should not take more than for long: a part is left for what is allocated between two looks.
-    fn high(&self) -> u64 {
+    pub(super) fn high(&self) -> u64 {
         self.ceiling / 100 * 80
     }
 
     /// How long a process of this size need not be looked at: the time in which it may come to take too much, between `least` and
     /// [`LOOK_AT_LEAST_EVERY`].
-    fn quiet(&self, process: u64, least: Duration) -> Duration {
+    pub(super) fn quiet(&self, process: u64, least: Duration) -> Duration {
         let headroom = self.high().saturating_sub(process);
         Duration::from_millis(headroom / GROWTH_PER_MS).clamp(least, LOOK_AT_LEAST_EVERY)
     }
 
     /// The most the caches may take now, in bytes, from what they take and the process takes.
-    fn press(&self, caches_now: u64, limit_now: u64, process: u64, caches_max: u64) -> u64 {
+    pub(super) fn press(
+        &self,
+        caches_now: u64,
+        limit_now: u64,
+        process: u64,
+        caches_max: u64,
+    ) -> u64 {
         let high = self.high();
         let low = self.ceiling / 100 * 70;
         let least = self.ceiling / 32;
@@ -141,107 +126,6 @@ fn container() -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// Keeps the process below the ceiling for as long as the appliance is there.
-pub(crate) async fn keep(appliance: Weak<Appliance>) {
-    if let Some(plan) = appliance.upgrade().map(|a| a.memory_plan()) {
-        // Free buffers go back when this task says so, not when one is freed.
-        runtime::keep_free(usize::try_from(plan.ceiling).unwrap_or(usize::MAX));
-    }
-    tokio::join!(
-        give_back(appliance.clone()),
-        give_back_idle(),
-        press_caches(appliance)
-    );
-}
-
-/// Gives memory back to the kernel that has not been needed for a while, however much may be taken.
-async fn give_back_idle() {
-    loop {
-        tokio::time::sleep(GIVE_BACK_IDLE_EVERY).await;
-        let _ = tokio::task::spawn_blocking(runtime::give_back_idle).await;
-    }
-}
-
-/// Gives free memory back to the kernel when the process is close to its ceiling: what caches let go of, and what requests
-/// took for a moment, is free memory of the program at first. Waits for no pool.
-async fn give_back(appliance: Weak<Appliance>) {
-    let mut pause = GIVE_BACK_EVERY;
-    loop {
-        tokio::time::sleep(pause).await;
-        let (Some(plan), Some(before)) = (
-            appliance.upgrade().map(|a| a.memory_plan()),
-            process_bytes(),
-        ) else {
-            return;
-        };
-        pause = plan.quiet(before, GIVE_BACK_EVERY);
-        if before > plan.high() {
-            // Somewhat more than is too much; all of it would be taken again at once, and cleared by the kernel first.
-            let over = before - plan.high() + plan.ceiling / 64;
-            let over = usize::try_from(over).unwrap_or(usize::MAX);
-            let _ = tokio::task::spawn_blocking(move || runtime::give_back_free(over)).await;
-            let given = before.saturating_sub(process_bytes().unwrap_or(before));
-            if given < GIVEN_WORTHWHILE {
-                pause = GIVE_BACK_PAUSE;
-            }
-        }
-    }
-}
-
-/// Moves the limits of the caches.
-async fn press_caches(appliance: Weak<Appliance>) {
-    let mut pause = LOOK_EVERY;
-    loop {
-        tokio::time::sleep(pause).await;
-        let Some(appliance) = appliance.upgrade() else {
-            return;
-        };
-        let plan = appliance.memory_plan();
-        let caches_max = appliance
-            .tunables()
-            .cache_bytes
-            .map_or(plan.caches, |chosen| chosen.min(plan.caches));
-        let mut pools = Vec::new();
-        for pool in appliance.open_pools() {
-            if let Ok(seen) = pool.cache_size().await {
-                pools.push((pool, seen));
-            }
-        }
-        // Pools may be busy and answer late.
-        let Some(process) = process_bytes() else {
-            return;
-        };
-        let held: u64 = pools.iter().map(|(_, (held, _))| held).sum();
-        let limit: u64 = pools.iter().map(|(_, (_, limit))| limit).sum();
-        let goal = plan.press(held, limit, process, caches_max);
-        // Each look wakes the threads of all pools, which may have nothing else to do.
-        pause = if goal == limit {
-            plan.quiet(process, LOOK_EVERY)
-        } else {
-            LOOK_EVERY
-        };
-        let count = pools.len() as u64;
-        for (pool, (held_here, limit_here)) in pools {
-            // A fair share for each, and what others leave unused for those who use theirs.
-            let fair = goal / count.max(1);
-            let spare = goal.saturating_sub(held) / count.max(1);
-            let share = if count == 1 {
-                goal
-            } else {
-                fair.max(held_here + spare).min(goal)
-            };
-            if share != limit_here {
-                let tunes = TuningChange {
-                    pressed_bytes: usize::try_from(share).ok(),
-                    ..TuningChange::default()
-                };
-                // A pool that is being exported needs no telling.
-                let _ = pool.tune(tunes).await;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,12 +156,13 @@ mod tests {
 
     #[test]
     fn an_idle_process_is_looked_at_rarely_and_one_close_to_its_ceiling_often() {
+        const LEAST: Duration = Duration::from_millis(25);
         let plan = Plan::of(8 << 30);
         let mib = |count: u64| count << 20;
-        assert_eq!(plan.quiet(mib(100), GIVE_BACK_EVERY), LOOK_AT_LEAST_EVERY);
-        assert_eq!(plan.quiet(plan.high(), GIVE_BACK_EVERY), GIVE_BACK_EVERY);
-        assert_eq!(plan.quiet(plan.ceiling, LOOK_EVERY), LOOK_EVERY);
-        let near = plan.quiet(plan.high() - mib(1024), GIVE_BACK_EVERY);
-        assert!(near > GIVE_BACK_EVERY && near < LOOK_AT_LEAST_EVERY);
+        assert_eq!(plan.quiet(mib(100), LEAST), LOOK_AT_LEAST_EVERY);
+        assert_eq!(plan.quiet(plan.high(), LEAST), LEAST);
+        assert_eq!(plan.quiet(plan.ceiling, LEAST), LEAST);
+        let near = plan.quiet(plan.high() - mib(1024), LEAST);
+        assert!(near > LEAST && near < LOOK_AT_LEAST_EVERY);
     }
 }

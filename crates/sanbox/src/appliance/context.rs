@@ -1,0 +1,197 @@
+//! What holds for the life of the process: the engine, the state directory, the configuration, this machine's identity, and the
+//! limits that pools are opened with. The services hold it without holding the appliance, which holds them.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::{Engine, HostIdentity, TuningChange};
+use manage::config::Config;
+use manage::state::StateDirectory;
+
+use crate::memory::plan::{self, Plan};
+use crate::tuning::{self, Tunables};
+
+/// See the module.
+pub(crate) struct Context {
+    engine: Engine,
+    state: StateDirectory,
+    config: Config,
+    identity: HostIdentity,
+    /// Limits that can be changed.
+    tunables: Mutex<Tunables>,
+    memory: Plan,
+}
+
+impl Context {
+    /// The context of a process that holds the lock of the state directory.
+    pub(super) fn new(
+        engine: Engine,
+        state: StateDirectory,
+        config: Config,
+    ) -> anyhow::Result<Arc<Self>> {
+        engine.events().load(&state.read_events());
+        engine.set_admin_snapshots(config.mount.admin_snapshots);
+        let identity = HostIdentity {
+            hostid: hostid(&state)?,
+            hostname: hostname(),
+        };
+        let tunables = tuning::from_config(&config.tuning).map_err(anyhow::Error::msg)?;
+        let memory = Plan::of(memory_ceiling(&config));
+        runtime::register_at_most(usize::try_from(memory.registered).unwrap_or(usize::MAX));
+        Ok(Arc::new(Self {
+            engine,
+            state,
+            config,
+            identity,
+            tunables: Mutex::new(tunables),
+            memory,
+        }))
+    }
+
+    /// The context of commands that need no pools: nothing is opened or written.
+    pub(super) fn detached(engine: Engine, state: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            state: StateDirectory::unopened(state),
+            config: Config::default(),
+            identity: HostIdentity::default(),
+            tunables: Mutex::default(),
+            memory: Plan::of(0),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// This machine, as the labels of pools name it.
+    pub(super) fn identity(&self) -> &HostIdentity {
+        &self.identity
+    }
+
+    /// What is planned of the memory.
+    pub(crate) fn memory_plan(&self) -> Plan {
+        self.memory
+    }
+
+    /// The limits that can be changed, as they are now.
+    pub(crate) fn tunables(&self) -> Tunables {
+        let now = self.tunables.lock();
+        now.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes a limit, here and in the pools that are open.
+    pub(crate) async fn tune(&self, name: &str, value: &str) -> Result<(), String> {
+        let after = {
+            let now = self.tunables.lock();
+            let mut now = now.unwrap_or_else(PoisonError::into_inner);
+            tuning::set(&mut now, name, value)?;
+            now.clone()
+        };
+        self.set_tunables(after).await;
+        Ok(())
+    }
+
+    /// Sets all limits, of open pools too.
+    pub(crate) async fn set_tunables(&self, after: Tunables) {
+        let now = self.tunables.lock();
+        *now.unwrap_or_else(PoisonError::into_inner) = after.clone();
+        let pools = self.engine.pools();
+        let share = self.cache_bytes(&after) / pools.len().max(1);
+        for pool in pools {
+            let tunes = TuningChange {
+                cache_bytes: Some(share),
+                pressed_bytes: None,
+                l2: Some(after.l2.clone()),
+                removal_paused: Some(after.removal_paused),
+            };
+            // One that was exported meanwhile needs none.
+            let _ = pool.tune(tunes).await;
+        }
+    }
+
+    /// Most bytes of all caches together.
+    fn cache_bytes(&self, tunables: &Tunables) -> usize {
+        let planned = self.memory.caches;
+        let bytes = tunables
+            .cache_bytes
+            .map_or(planned, |chosen| chosen.min(planned));
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// The tuning that a pool is opened with.
+    pub(super) fn tuning(&self) -> engine::Tuning {
+        let mut tuning = engine::Tuning::default();
+        let tunables = self.tunables();
+        // Pools that come later share with those that are there; the task that keeps the memory limit evens it out.
+        let pools = self.engine.pools().len() as u64 + 1;
+        tuning.cache.limit_bytes = self.cache_bytes(&tunables);
+        tuning.cache.devices = tunables.l2;
+        tuning.removal.paused = tunables.removal_paused;
+        tuning.txg.dirty_bytes_max = (self.memory.dirty / pools).max(16 << 20);
+        let most = tuning.txg.dirty_bytes_max / 4;
+        tuning.txg.dirty_bytes_sync = tuning.txg.dirty_bytes_sync.min(most);
+        tuning.blocks.writing_bytes_max = (self.memory.writing / pools).max(8 << 20);
+        tuning
+    }
+}
+
+/// The memory the process is to stay below, in bytes: what was chosen, at most what there is; else half of what there is.
+fn memory_ceiling(config: &Config) -> u64 {
+    let here = plan::available();
+    match (config.memory_bytes().ok().flatten(), here) {
+        (Some(chosen), Some(here)) => chosen.min(here),
+        (Some(chosen), None) => chosen,
+        (None, Some(here)) => here / 2,
+        (None, None) => 1 << 30,
+    }
+}
+
+fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The machine's identifier as OpenZFS reads it, or one of the state directory's own.
+fn hostid(state: &StateDirectory) -> anyhow::Result<u64> {
+    // OpenZFS: lib/libspl/os/linux/gethostid.c, get_spl_hostid
+    let given = std::env::var("ZFS_HOSTID").unwrap_or_default();
+    if let Ok(hostid) = u32::from_str_radix(given.trim_start_matches("0x"), 16)
+        && hostid != 0
+    {
+        return Ok(u64::from(hostid));
+    }
+    // man 5 hostid: four bytes in the machine's order.
+    if let Ok(bytes) = std::fs::read("/etc/hostid")
+        && let Some(bytes) = bytes.first_chunk::<4>()
+    {
+        #[allow(
+            clippy::host_endian_bytes,
+            reason = "the file is in the machine's order"
+        )]
+        let hostid = u32::from_ne_bytes(*bytes);
+        if hostid != 0 {
+            return Ok(u64::from(hostid));
+        }
+    }
+    let fresh = || {
+        let mut bytes = [0; 4];
+        let random = std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+        match random {
+            Ok(()) => u32::from_be_bytes(bytes),
+            Err(_) => std::process::id(),
+        }
+    };
+    Ok(u64::from(state.hostid(fresh)?))
+}
