@@ -40,6 +40,7 @@ mod replication;
 mod rpc;
 mod smb;
 mod snapdir;
+mod stream_faults;
 mod streams;
 mod tour;
 mod volumes;
