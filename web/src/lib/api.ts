@@ -199,6 +199,27 @@ export type Explanation = {
   p50_us: number;
   p99_us: number;
 };
+export type PolicyView = {
+  dataset: string;
+  policy: string;
+  source: 'local' | 'inherited' | 'received';
+  inherited_from: string | null;
+  taken: number;
+  newest: number | null;
+  next: number | null;
+  error: string | null;
+};
+export type PolicyList = { policies: PolicyView[]; unanswered: string[] };
+export type PolicyPreview = {
+  policy: string;
+  now: number;
+  then: number;
+  existing: number;
+  going: number;
+  going_snapshots: { name: string; why: string }[];
+  expected: number;
+  expected_snapshots: { time: number; classes: string[] }[];
+};
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
 export type Job = {
   id: number;

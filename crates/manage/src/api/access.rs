@@ -130,6 +130,12 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Role(Role::Owner),
     ),
     (Method::GET, "/api/v1/checks", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/policies", Access::Role(Role::Viewer)),
+    (
+        Method::GET,
+        "/api/v1/policies/preview",
+        Access::Role(Role::Viewer),
+    ),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (
         Method::GET,

@@ -15,6 +15,7 @@ mod files;
 mod history;
 mod keys;
 mod live;
+mod policies;
 mod pools;
 mod problem;
 mod session;
@@ -231,6 +232,8 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(datasets::list_datasets))
         .routes(routes!(datasets::show_dataset))
         .routes(routes!(datasets::list_snapshots))
+        .routes(routes!(policies::list_policies))
+        .routes(routes!(policies::preview_policy))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))
         .routes(routes!(smb::show_smb))

@@ -10,6 +10,7 @@
 mod forecast;
 mod grammar;
 mod naming;
+mod overview;
 mod period;
 mod plan;
 mod retention;
@@ -20,10 +21,11 @@ mod snapshot_state;
 pub use forecast::forecast;
 pub use grammar::{Class, Policy, PolicyError};
 pub use naming::Naming;
+pub use overview::{NextSnapshot, PolicyOverview};
 pub use period::Period;
 pub use plan::{DatasetState, Plan, PolicySource, SnapshotGroup, plan};
 pub use retention::{Decision, Reason, decide};
-pub use runner::{PoolPolicies, Round, policies, states};
+pub use runner::{PoolPolicies, Round, policies, state, states};
 pub use schedule::{latest_boundary, next_boundary};
 pub use snapshot_state::SnapshotState;
 

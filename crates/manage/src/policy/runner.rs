@@ -165,6 +165,18 @@ pub async fn states(
     Ok(states)
 }
 
+/// Returns the state of one dataset; its policy is `off` where it has none.
+///
+/// # Errors
+/// There is no such dataset, or it cannot be read.
+pub async fn state(pool: &PoolHandle, dataset: &str) -> Result<DatasetState, EngineError> {
+    let found = policies(pool, dataset).await?;
+    let own = found.into_iter().find(|(name, ..)| name == dataset);
+    let own = own.unwrap_or_else(|| (dataset.to_owned(), "off".to_owned(), PolicySource::Local));
+    let state = states(pool, &[own]).await?.pop();
+    state.ok_or_else(|| EngineError::DatasetNotFound(dataset.to_owned()))
+}
+
 async fn snapshots(pool: &PoolHandle, dataset: &str) -> Result<Vec<SnapshotState>, EngineError> {
     let filter = DatasetFilter {
         root: dataset.to_owned(),

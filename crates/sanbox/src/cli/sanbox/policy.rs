@@ -2,9 +2,11 @@
 
 use std::io::IsTerminal as _;
 
-use engine::{EngineError, PoolHandle};
+use engine::PoolHandle;
 use jiff::{Timestamp, ToSpan as _, Zoned};
-use manage::policy::{self, DatasetState, PROPERTY, Policy, PolicySource, SnapshotState};
+use manage::policy::{
+    self, DatasetState, NextSnapshot, PROPERTY, Policy, PolicyOverview, PolicySource,
+};
 
 use super::Arguments;
 use crate::cli::format::{Column, table};
@@ -126,34 +128,23 @@ async fn show(session: &Session, args: &Arguments, root: Option<&str>) -> Outcom
 
 /// A line of `policy show`.
 fn row(state: &DatasetState, now: Timestamp) -> Vec<String> {
-    let taken: Vec<&SnapshotState> = state
-        .snapshots
-        .iter()
-        .filter(|snapshot| snapshot.classes.is_some())
-        .collect();
-    let newest = taken.iter().map(|snapshot| snapshot.creation).max();
+    let overview = PolicyOverview::of(state, now);
     let source = match &state.source {
         PolicySource::Local => "local".to_owned(),
         PolicySource::Inherited(from) => format!("inherited from {from}"),
         PolicySource::Received => "received (not in force)".to_owned(),
     };
-    let next = match state.policy.parse::<Policy>() {
-        Err(error) => format!("never: {error}"),
-        Ok(_) if state.source == PolicySource::Received => "-".to_owned(),
-        Ok(policy) if policy.is_off() || !policy.take => "-".to_owned(),
-        Ok(_) => {
-            let plan = policy::plan(std::slice::from_ref(state), now);
-            match plan.next {
-                _ if !plan.take.is_empty() => "now".to_owned(),
-                Some(next) => minute(next),
-                None => "never".to_owned(),
-            }
-        }
+    let next = match overview.next {
+        NextSnapshot::Unreadable(error) => format!("never: {error}"),
+        NextSnapshot::NotHere => "-".to_owned(),
+        NextSnapshot::Now => "now".to_owned(),
+        NextSnapshot::At(next) => minute(next),
+        NextSnapshot::Never => "never".to_owned(),
     };
-    let newest = newest.map_or_else(|| "-".to_owned(), minute);
+    let newest = overview.newest.map_or_else(|| "-".to_owned(), minute);
     vec![
         state.name.clone(),
-        taken.len().to_string(),
+        overview.taken.to_string(),
         newest,
         next,
         source,
@@ -258,18 +249,7 @@ async fn open(session: &Session, dataset: &str) -> Result<PoolHandle, Exit> {
 /// Returns a dataset with its policy (`off` where it has none) and its snapshots.
 async fn state(session: &Session, dataset: &str) -> Result<DatasetState, Exit> {
     let pool = open(session, dataset).await?;
-    let read = async {
-        let found = policy::policies(&pool, dataset).await?;
-        let mut own = found
-            .into_iter()
-            .filter(|(name, ..)| name == dataset)
-            .collect::<Vec<_>>();
-        if own.is_empty() {
-            own.push((dataset.to_owned(), "off".to_owned(), PolicySource::Local));
-        }
-        let state = policy::states(&pool, &own).await?.pop();
-        state.ok_or_else(|| EngineError::DatasetNotFound(dataset.to_owned()))
-    };
+    let read = policy::state(&pool, dataset);
     read.await.map_err(|error| {
         session.fail(format!(
             "cannot open '{dataset}': {}",
