@@ -18,6 +18,7 @@ use crate::ZioError;
 use crate::checkpoint::{CheckpointFrees, PendingCheckpointFrees};
 use crate::metaslab::Metaslab;
 use crate::ranges::Mismatch;
+use crate::removal_frees::RemovalFrees;
 
 /// Where the allocator learns the free space of a metaslab, and a free how often a block is referenced. Implemented by
 /// the pool, which keeps space maps and tables of shared blocks in its meta-objset.
@@ -267,7 +268,7 @@ pub(crate) struct Allocator {
     /// Vdevs that take no new blocks: datasets cannot count on their room.
     idle: BTreeSet<u32>,
     /// What was freed on vdevs that were, or are being, removed.
-    pub(crate) removal_frees: crate::remap::RemovalFrees,
+    pub(crate) removal_frees: RemovalFrees,
 }
 
 impl Allocator {
@@ -284,7 +285,7 @@ impl Allocator {
             closed_logs: BTreeSet::new(),
             checkpoint_frees: PendingCheckpointFrees::default(),
             idle: BTreeSet::new(),
-            removal_frees: crate::remap::RemovalFrees::default(),
+            removal_frees: RemovalFrees::default(),
         };
         for (top, deflate) in tops {
             allocator.add(top, *deflate, &known);

@@ -1,12 +1,17 @@
 //! What is checked of a block pointer before anything is done with it, and the mapping of its numbers to algorithms.
 //!
+//! What is computed from the bytes of a block alone stands here, too.
+//!
 //! Guarantees: after [`check_stored`] every size is within bounds and every place used lies inside its vdev.
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, ObjectType};
+use runtime::{IoBuf, IoBufMut};
 use vdev::Tree;
 
 /// Largest number of nested gang headers. Three children per header and at least 512 bytes per child cover 16 MiB in 10.
 pub(crate) const GANG_DEPTH_MAX: u32 = 10;
+/// Children in a gang header.
+pub(crate) const GANG_CHILDREN: usize = 3;
 /// Bytes of a gang header.
 pub(crate) const GANG_HEADER_BYTES: u64 = 512;
 
@@ -117,5 +122,42 @@ pub(crate) fn beside_mac(algorithm: codec::checksum::Algorithm, sum: [u64; 4]) -
     match algorithm {
         Fletcher2 | Fletcher4 | Edonr => [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0],
         _ => [sum[0], sum[1], 0, 0],
+    }
+}
+
+/// Returns `bytes` with zeros appended up to `size`; the same buffer if it has that length.
+pub(crate) fn padded(bytes: &IoBuf, size: u64) -> IoBuf {
+    let size = to_usize(size);
+    if bytes.len() == size {
+        return bytes.clone();
+    }
+    let mut buf = IoBufMut::zeroed(size);
+    let len = bytes.len().min(size);
+    buf[..len].copy_from_slice(&bytes[..len]);
+    buf.freeze()
+}
+
+/// Returns the SHA-256 checksum of bytes.
+pub(crate) fn sha256(bytes: &[u8]) -> [u64; 4] {
+    codec::checksum::compute(codec::checksum::Algorithm::Sha256, &[0; 32], bytes)
+}
+
+/// Sizes of blocks are at most 16 MiB here, or checked right after.
+pub(crate) fn to_usize(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// Returns the logical bytes, `None` if the stored ones are not what the pointer says.
+pub(crate) fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
+    let lsize = to_usize(bp.lsize());
+    match compression_algorithm(bp.compression(), 0) {
+        Ok(None) => (stored.len() == lsize).then(|| stored.clone()),
+        Ok(Some(algorithm)) => {
+            codec::compress::check_ratio(algorithm, stored, lsize).ok()?;
+            let mut out = IoBufMut::scratch(lsize);
+            codec::compress::decompress_into(algorithm, stored, &mut out).ok()?;
+            Some(out.freeze())
+        }
+        Err(()) => None,
     }
 }

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use ondisk::BlockPointer;
 use runtime::IoBuf;
 
-use crate::read::{corrupt, decompressed};
+use crate::checks::decompressed;
+use crate::error::corrupt;
 use crate::{Bookmark, CorruptReason, ZioError};
 
 /// Blocks kept open, at most.

@@ -130,3 +130,12 @@ impl ZioError {
         matches!(self, Self::Corrupt { .. })
     }
 }
+
+/// Returns the error of a block that is not what its pointer says.
+pub(crate) fn corrupt(bp: &BlockPointer, bookmark: Bookmark, reason: CorruptReason) -> ZioError {
+    ZioError::Corrupt {
+        bookmark,
+        pointer: Box::new(*bp),
+        reason,
+    }
+}

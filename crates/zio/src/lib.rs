@@ -21,11 +21,14 @@ mod embedded;
 mod error;
 mod log;
 mod metaslab;
+mod pending_writes;
 mod ranges;
 mod read;
 mod remap;
+mod removal_frees;
 mod scrub;
 mod store;
+mod types;
 mod write;
 mod write_behind;
 
@@ -33,10 +36,10 @@ pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Relea
 pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, Seal};
 pub use error::{Bookmark, CorruptReason, ZioError};
-pub use read::Forms;
-pub use remap::VdevRanges;
-pub use store::{
-    BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,
-    StoredForm, WriteProps,
+pub use removal_frees::VdevRanges;
+pub use store::BlockStore;
+pub use types::{
+    FailureGate, Forms, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning, StoredForm,
+    WriteProps,
 };
 pub use vdev::IoClass;

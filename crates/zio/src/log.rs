@@ -10,7 +10,8 @@ use runtime::IoBuf;
 use vdev::{AllocationBias, IoClass, Location};
 
 use crate::alloc::{AllocCursor, Request};
-use crate::read::{corrupt, padded};
+use crate::checks::padded;
+use crate::error::corrupt;
 use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
 
 impl BlockStore {

@@ -2,65 +2,21 @@
 
 use std::sync::Arc;
 
-use ondisk::{BlockPointer, Compression, Dva, label};
+use ondisk::{BlockPointer, Dva, label};
 use runtime::{IoBuf, IoBufMut};
 use vdev::{IoClass, Location, Suspect, VdevError};
 
-use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::checks::{
+    self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, decompressed, padded, sha256, to_usize,
+};
 use crate::crypt::Opener;
+use crate::error::corrupt;
+use crate::types::{Expect, Forms, GangPart};
 use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
-
-/// Children in a gang header.
-pub(crate) const GANG_CHILDREN: usize = 3;
-
-/// What a pointer inside a gang tree stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GangPart {
-    /// A further gang header.
-    Header,
-    /// A piece of the data.
-    Piece,
-}
-
-/// What is known of a block that is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expect {
-    /// It was written.
-    Written,
-    /// It may have been: other bytes at its place are no damage.
-    MaybeWritten,
-}
 
 /// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or why there are
 /// none.
 type Verified = (IoBuf, Result<IoBuf, CorruptReason>);
-
-/// A block as it is used and, if that is another, as it is stored.
-#[derive(Debug, Clone)]
-pub struct Forms {
-    /// The logical bytes.
-    pub logical: IoBuf,
-    /// The stored bytes, exactly psize, of a block that is stored compressed or encrypted.
-    pub stored: Option<IoBuf>,
-}
-
-impl Forms {
-    /// A block with no other form.
-    pub(crate) fn plain(logical: IoBuf) -> Self {
-        Self {
-            logical,
-            stored: None,
-        }
-    }
-
-    fn of(bp: &BlockPointer, stored: IoBuf, logical: IoBuf) -> Self {
-        let is_other = bp.compression() != Compression::OFF || !stored.is_same(&logical);
-        Self {
-            logical,
-            stored: is_other.then_some(stored),
-        }
-    }
-}
 
 impl BlockStore {
     /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
@@ -424,35 +380,6 @@ impl BlockStore {
     }
 }
 
-/// Returns `bytes` with zeros appended up to `size`; the same buffer if it has that length.
-pub(crate) fn padded(bytes: &IoBuf, size: u64) -> IoBuf {
-    let size = to_usize(size);
-    if bytes.len() == size {
-        return bytes.clone();
-    }
-    let mut buf = IoBufMut::zeroed(size);
-    let len = bytes.len().min(size);
-    buf[..len].copy_from_slice(&bytes[..len]);
-    buf.freeze()
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> [u64; 4] {
-    codec::checksum::compute(codec::checksum::Algorithm::Sha256, &[0; 32], bytes)
-}
-
-pub(crate) fn corrupt(bp: &BlockPointer, bookmark: Bookmark, reason: CorruptReason) -> ZioError {
-    ZioError::Corrupt {
-        bookmark,
-        pointer: Box::new(*bp),
-        reason,
-    }
-}
-
-/// Sizes of blocks are at most 16 MiB here, or checked right after.
-pub(crate) fn to_usize(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
-}
-
 fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioError {
     match error {
         VdevError::Rejected { .. } => corrupt(bp, bookmark, CorruptReason::Checksum),
@@ -489,20 +416,5 @@ fn opened(
         // Whether it is whole is all that can be asked of it.
         None if bp.is_sealed() => Ok(stored.clone()),
         None => decompressed(bp, stored).ok_or(CorruptReason::Decompress),
-    }
-}
-
-/// Returns the logical bytes, `None` if the stored ones are not what the pointer says.
-pub(crate) fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
-    let lsize = to_usize(bp.lsize());
-    match checks::compression_algorithm(bp.compression(), 0) {
-        Ok(None) => (stored.len() == lsize).then(|| stored.clone()),
-        Ok(Some(algorithm)) => {
-            codec::compress::check_ratio(algorithm, stored, lsize).ok()?;
-            let mut out = IoBufMut::scratch(lsize);
-            codec::compress::decompress_into(algorithm, stored, &mut out).ok()?;
-            Some(out.freeze())
-        }
-        Err(()) => None,
     }
 }

@@ -10,41 +10,18 @@
 //! Does not know how tables are stored.
 // OpenZFS: module/zfs/vdev_removal.c, free_from_removing_vdev; module/zfs/metaslab.c, metaslab_free_impl
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ondisk::Txg;
 use vdev::AllocationBias;
 
 use crate::alloc::{AllocCursor, Request};
-use crate::ranges::{Mismatch, RangeTree};
+use crate::ranges::Mismatch;
+use crate::removal_frees::VdevRanges;
 use crate::{BlockStore, ZioError};
 
 /// Deepest chain of removed vdevs.
 const DEPTH_MAX: u32 = 64;
-
-/// Ranges of one vdev.
-pub type VdevRanges = (u32, Vec<Range<u64>>);
-
-/// What was freed on vdevs that were, or are being, removed, by txg, until the pool takes it.
-#[derive(Debug, Default)]
-pub(crate) struct RemovalFrees {
-    /// Copied, and no longer in use.
-    obsolete: BTreeMap<Txg, BTreeMap<u32, RangeTree>>,
-    /// Bytes that need not be copied any more.
-    uncopied: BTreeMap<Txg, u64>,
-}
-
-impl RemovalFrees {
-    pub(crate) fn has(&self, txg: Txg) -> bool {
-        self.obsolete.contains_key(&txg) || self.uncopied.contains_key(&txg)
-    }
-
-    fn note(&mut self, txg: Txg, vdev: u32, range: Range<u64>) -> Result<(), Mismatch> {
-        let vdevs = self.obsolete.entry(txg).or_default();
-        vdevs.entry(vdev).or_default().add(range)
-    }
-}
 
 impl BlockStore {
     /// Finds a place in `txg` for `size` bytes that are to be copied off a vdev of a class: in that class if there is room,
@@ -135,29 +112,20 @@ impl BlockStore {
     /// already.
     #[must_use]
     pub fn take_obsolete(&self, txg: Txg) -> Vec<VdevRanges> {
-        let taken = self.with_allocator(|allocator| allocator.removal_frees.obsolete.remove(&txg));
-        let vdevs = taken.ok().flatten().unwrap_or_default().into_iter();
-        vdevs
-            .map(|(vdev, mut ranges)| (vdev, ranges.drain()))
-            .collect()
+        self.with_allocator(|allocator| allocator.removal_frees.take_obsolete(txg))
+            .unwrap_or_default()
     }
 
     /// Returns and forgets how many bytes freed in `txg` need not be copied off their vdev any more.
     #[must_use]
     pub fn take_uncopied(&self, txg: Txg) -> u64 {
-        let taken = self.with_allocator(|allocator| allocator.removal_frees.uncopied.remove(&txg));
-        taken.ok().flatten().unwrap_or(0)
+        self.with_allocator(|allocator| allocator.removal_frees.take_uncopied(txg))
+            .unwrap_or(0)
     }
 
     /// Forgets what was freed of a vdev whose table goes, too.
     pub fn forget_obsolete(&self, vdev: u32) {
-        drop(self.with_allocator(|allocator| {
-            let txgs = &mut allocator.removal_frees.obsolete;
-            for vdevs in txgs.values_mut() {
-                vdevs.remove(&vdev);
-            }
-            txgs.retain(|_, vdevs| !vdevs.is_empty());
-        }));
+        drop(self.with_allocator(|allocator| allocator.removal_frees.forget(vdev)));
     }
 
     /// Frees a range wherever its bytes are; with `keep` they stay allocated for a checkpoint.
@@ -194,9 +162,7 @@ impl BlockStore {
         };
         let uncopied = range.end - range.start.max(until).min(range.end);
         if uncopied > 0 {
-            self.with_allocator(|allocator| {
-                *allocator.removal_frees.uncopied.entry(txg).or_insert(0) += uncopied;
-            })?;
+            self.with_allocator(|allocator| allocator.removal_frees.note_uncopied(txg, uncopied))?;
         }
         let copied = range.start..range.end.min(until);
         if copied.start >= copied.end {

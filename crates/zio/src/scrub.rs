@@ -6,8 +6,9 @@ use ondisk::{BlockPointer, label};
 use runtime::IoBuf;
 use vdev::{Location, Suspect};
 
-use crate::checks::{self, GANG_HEADER_BYTES};
-use crate::read::{Expect, GangPart, corrupt, padded, sha256, to_usize};
+use crate::checks::{self, GANG_HEADER_BYTES, padded, sha256, to_usize};
+use crate::error::corrupt;
+use crate::types::{Expect, GangPart};
 use crate::{BlockStore, CorruptReason, ReadProps, ScrubOutcome, ZioError};
 
 impl BlockStore {

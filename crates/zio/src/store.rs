@@ -2,150 +2,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 
-use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
+use ondisk::{BlockPointer, Txg};
 use runtime::sync::{Event, Semaphore};
 use runtime::{Handle, IoBuf};
-use vdev::{IoClass, Tree, VdevError};
+use vdev::{IoClass, Tree};
 
 use crate::alloc::{Allocator, Sizes};
 use crate::checkpoint::CheckpointFrees;
 use crate::checks;
 use crate::embedded::Embedded;
-use crate::read::{Expect, Forms, GangPart, corrupt};
-use crate::write_behind::WriteBehind;
+use crate::error::corrupt;
+use crate::pending_writes::{PendingWrites, throttle};
+use crate::types::{
+    Expect, FailureGate, Forms, GangPart, ReadProps, ScrubOutcome, StoreOptions, StoreStats,
+    StoreTuning, StoredForm, WriteProps,
+};
 use crate::{
     BlockKeys, Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Protection,
-    Seal, Space, ZioError, write,
+    Space, ZioError,
 };
-
-/// Facts of the pool that block I/O depends on.
-#[derive(Debug, Clone, Default)]
-pub struct StoreOptions {
-    /// The pool's checksum salt (`org.illumos:checksum_salt`), zeros if it has none yet.
-    pub salt: [u8; 32],
-    /// Limits.
-    pub tuning: StoreTuning,
-}
-
-/// Limits and thresholds of a store.
-#[derive(Debug, Clone)]
-pub struct StoreTuning {
-    /// Checksums and compression of more than this many bytes run on the compute pool.
-    pub offload_above_bytes: usize,
-    /// Most logical bytes between the start of a write and its end at the devices; later writes wait.
-    pub writing_bytes_max: u64,
-    /// Free ranges kept in memory before metaslabs that were not used lately are unloaded. A range takes about 100 bytes.
-    pub free_ranges_max: usize,
-    /// Blocks stored in more bytes are written as gangs although there is room, so that gangs can be tested.
-    // OpenZFS: module/zfs/metaslab.c, metaslab_force_ganging
-    pub gang_above_bytes: u64,
-}
-
-impl Default for StoreTuning {
-    fn default() -> Self {
-        Self {
-            offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES,
-            writing_bytes_max: 64 << 20,
-            free_ranges_max: 2 << 20,
-            gang_above_bytes: u64::MAX,
-        }
-    }
-}
-
-/// How to read a block.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadProps {
-    /// Priority.
-    pub class: IoClass,
-    /// The block's position, for errors.
-    pub bookmark: Bookmark,
-}
-
-/// A block as it is to be stored, compressed elsewhere, and perhaps encrypted.
-#[derive(Debug, Clone)]
-pub struct StoredForm {
-    /// The compressed bytes.
-    pub bytes: IoBuf,
-    /// With what they were compressed.
-    pub compression: Compression,
-    /// Of bytes that are encrypted, or authenticated, already: what the pointer carries for them. Their length is a multiple of
-    /// 512 then.
-    pub seal: Option<Seal>,
-}
-
-/// How to write a block. Numbers are the on-disk enumerations.
-#[derive(Debug, Clone, Copy)]
-pub struct WriteProps {
-    /// Object type.
-    pub object_type: ObjectType,
-    /// Level, 0 = data.
-    pub level: u8,
-    /// Compression, already resolved (never inherit or on).
-    pub compression: Compression,
-    /// zstd level code or 0 for the default; ignored for other algorithms.
-    pub zstd_level: u8,
-    /// Checksum, already resolved (never inherit or on).
-    pub checksum: ChecksumKind,
-    /// Number of copies, 1 to 3.
-    pub copies: u8,
-    /// Data of a file of at most this many stored bytes may go to special vdevs; 0 keeps it off them.
-    pub special_small_bytes: u64,
-    /// Whether an embedded block pointer may be made (feature active and the caller stores the pointer in a dnode or
-    /// an indirect block; never for objsets and dnodes).
-    pub allow_embedded: bool,
-    /// Fill count to store.
-    pub fill: u64,
-    /// The pointer being replaced. If it was born in the same txg with the same psize and copies, it is overwritten in
-    /// place; otherwise it is left alone (the caller frees it).
-    pub rewrite: Option<BlockPointer>,
-    /// Logical birth of a hole is recorded (hole_birth active and the block had a birth before).
-    pub hole_birth: bool,
-    /// Priority.
-    pub class: IoClass,
-    /// The block's position, for errors.
-    pub bookmark: Bookmark,
-}
-
-/// Counters of the store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreStats {
-    /// Blocks read from devices.
-    pub reads: u64,
-    /// Blocks written to devices.
-    pub writes: u64,
-    /// Logical bytes of those writes.
-    pub written_logical_bytes: u64,
-    /// Physical bytes of those writes (one copy).
-    pub written_physical_bytes: u64,
-    /// Blocks that became holes, embedded, were rewritten in place, were split into gangs.
-    pub holes: u64,
-    /// See `holes`.
-    pub embedded: u64,
-    /// See `holes`.
-    pub rewrites: u64,
-    /// See `holes`.
-    pub gangs: u64,
-    /// Blocks no copy of which was good.
-    pub corrupt: u64,
-}
-
-/// What a scrub of one block found, all copies together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ScrubOutcome {
-    /// Bytes of bad copies that were rewritten.
-    pub repaired_bytes: u64,
-    /// Bad copies (unreadable or wrong).
-    pub bad_copies: u32,
-    /// Bad copies that could not be rewritten.
-    pub unrepaired_copies: u32,
-    /// No good copy of some part of the block was found: its data is lost.
-    pub lost: bool,
-}
 
 /// The blocks of one pool. Clones share it.
 #[derive(Clone)]
@@ -169,15 +47,12 @@ struct StoreShared {
     checkpoint: Cell<Option<Txg>>,
     /// Deflated bytes that are allocated for it alone.
     checkpoint_bytes: Cell<u64>,
-    pending_writes: WriteBehind,
+    pending_writes: PendingWrites,
     embedded: Embedded,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
 const DAMAGED_MAX: usize = 4096;
-
-/// Asked when no device of a top-level vdev takes a write: true means try again, false means give up.
-pub type FailureGate = Rc<dyn Fn(VdevError) -> Pin<Box<dyn Future<Output = bool>>>>;
 
 struct Activated {
     allocator: Allocator,
@@ -194,7 +69,7 @@ impl BlockStore {
         Self(Rc::new(StoreShared {
             handle: handle.clone(),
             tree,
-            throttle: write::throttle(options.tuning.writing_bytes_max),
+            throttle: throttle(options.tuning.writing_bytes_max),
             tuning: options.tuning,
             salt: Cell::new(options.salt),
             space: RefCell::new(None),
@@ -205,7 +80,7 @@ impl BlockStore {
             damaged: RefCell::default(),
             checkpoint: Cell::new(None),
             checkpoint_bytes: Cell::new(0),
-            pending_writes: WriteBehind::default(),
+            pending_writes: PendingWrites::default(),
             embedded: Embedded::default(),
         }))
     }
@@ -399,7 +274,7 @@ impl BlockStore {
             .await
     }
 
-    pub(crate) fn pending_writes(&self) -> &WriteBehind {
+    pub(crate) fn pending_writes(&self) -> &PendingWrites {
         &self.0.pending_writes
     }
 

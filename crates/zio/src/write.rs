@@ -1,7 +1,5 @@
 //! Writing: holes, compression, embedding, checksum, allocation, copies, rewriting in place, gangs.
 
-use std::rc::Rc;
-
 use ondisk::{
     BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
 };
@@ -10,17 +8,16 @@ use runtime::{IoBuf, IoBufMut};
 use vdev::{AllocationBias, IoClass, Location, VdevError};
 
 use crate::alloc::{AllocCursor, AllocStep, Placement, Request, Sizes};
-use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::checks::{
+    self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, padded, sha256, to_usize,
+};
 use crate::crypt::{Sealed, Sealer};
-use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
+use crate::pending_writes::THROTTLE_UNIT;
 use crate::write_behind::PlacedBlock;
 use crate::{
     BlockStore, Bookmark, CorruptReason, Protection, Seal, StoredForm, WriteProps, ZioError,
 };
 
-/// Unit of the semaphore that bounds bytes being written.
-const THROTTLE_UNIT: u64 = 4096;
-const _: () = assert!(MAX_BLOCK_SIZE.is_multiple_of(THROTTLE_UNIT));
 /// Unit of stored sizes.
 const SECTOR: usize = 512;
 const _: () = assert!(
@@ -689,13 +686,4 @@ fn bytes_in_use(data: &[u8]) -> usize {
 
 fn three(dvas: &[Dva]) -> [Dva; 3] {
     std::array::from_fn(|index| dvas.get(index).copied().unwrap_or(Dva::ABSENT))
-}
-
-/// Makes the semaphore that bounds the bytes being written at once.
-pub(crate) fn throttle(bytes: u64) -> Rc<runtime::sync::Semaphore> {
-    let units = to_usize(bytes.max(2 * MAX_BLOCK_SIZE) / THROTTLE_UNIT);
-    Rc::new(runtime::sync::Semaphore::new(
-        "room among the writes under way",
-        units,
-    ))
 }

@@ -4,49 +4,12 @@
 //! Guarantees: two writes of one place reach it in their order; a read of a place waits for what is on its way there;
 //! [`BlockStore::wait_writes`] reports every write that failed.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use ondisk::{BlockPointer, Dva, Txg};
 use runtime::IoBuf;
-use runtime::sync::{Event, Permit};
+use runtime::sync::Permit;
 use vdev::IoClass;
 
 use crate::{BlockStore, Bookmark, ZioError};
-
-/// Writes whose bytes the devices have not taken yet.
-pub(crate) struct WriteBehind {
-    /// The newest pending write by first DVA (vdev and offset): the DVAs of two blocks are all the same, or all different.
-    places: RefCell<BTreeMap<(u32, u64), Rc<PendingWrite>>>,
-    under_way: Cell<usize>,
-    failure: RefCell<Option<ZioError>>,
-    idle: Event,
-}
-
-struct PendingWrite {
-    over: Cell<bool>,
-    event: Event,
-}
-
-impl PendingWrite {
-    async fn wait(&self) {
-        while !self.over.get() {
-            self.event.wait().await;
-        }
-    }
-}
-
-impl Default for WriteBehind {
-    fn default() -> Self {
-        Self {
-            places: RefCell::default(),
-            under_way: Cell::new(0),
-            failure: RefCell::new(None),
-            idle: Event::new("writes of the txg to be taken by the devices"),
-        }
-    }
-}
 
 /// A block with its DVAs, ready to be written.
 pub(crate) struct PlacedBlock {
@@ -66,13 +29,8 @@ impl BlockStore {
             return;
         };
         let key = (first.vdev, first.offset);
-        let pending = Rc::new(PendingWrite {
-            over: Cell::new(false),
-            event: Event::new("bytes on their way to a device"),
-        });
         let writes = self.pending_writes();
-        let before = writes.places.borrow_mut().insert(key, pending.clone());
-        writes.under_way.set(writes.under_way.get() + 1);
+        let (pending, before) = writes.begin(key);
         let store = self.clone();
         let write = async move {
             if let Some(before) = before {
@@ -88,25 +46,7 @@ impl BlockStore {
                 )
                 .await;
             drop(block.room);
-            let writes = store.pending_writes();
-            if let Err(error) = written {
-                writes.failure.borrow_mut().get_or_insert(error);
-            }
-            pending.over.set(true);
-            let mut places = writes.places.borrow_mut();
-            if places
-                .get(&key)
-                .is_some_and(|now| Rc::ptr_eq(now, &pending))
-            {
-                places.remove(&key);
-            }
-            drop(places);
-            pending.event.notify_all();
-            assert!(writes.under_way.get() > 0, "a write ends once");
-            writes.under_way.set(writes.under_way.get() - 1);
-            if writes.under_way.get() == 0 {
-                writes.idle.notify_all();
-            }
+            store.pending_writes().end(key, &pending, written);
         };
         drop(self.handle().spawn("a write of a txg", write));
     }
@@ -116,39 +56,21 @@ impl BlockStore {
     /// # Errors
     /// The first failure since the last call: the txg must not commit.
     pub async fn wait_writes(&self) -> Result<(), ZioError> {
-        let writes = self.pending_writes();
-        while writes.under_way.get() > 0 {
-            writes.idle.wait().await;
-        }
-        writes.failure.borrow_mut().take().map_or(Ok(()), Err)
+        self.pending_writes().wait_all().await
     }
 
     /// Returns the first failure of a pending write, if one has failed already: the txg cannot commit.
     pub(crate) fn check_write_behind(&self) -> Result<(), ZioError> {
-        self.pending_writes()
-            .failure
-            .borrow()
-            .clone()
-            .map_or(Ok(()), Err)
+        self.pending_writes().check()
     }
 
     /// Waits for the pending write of a block, if there is one.
     pub(crate) async fn wait_pending_write(&self, bp: &BlockPointer) {
-        loop {
-            let writes = self.pending_writes();
-            if writes.under_way.get() == 0 {
-                return;
-            }
-            let Some(first) = bp.copies().next() else {
-                return;
-            };
-            let found = writes
-                .places
-                .borrow()
-                .get(&(first.vdev, first.offset))
-                .cloned();
-            let Some(pending) = found else { return };
-            pending.wait().await;
-        }
+        let Some(first) = bp.copies().next() else {
+            return;
+        };
+        self.pending_writes()
+            .wait_for((first.vdev, first.offset))
+            .await;
     }
 }
