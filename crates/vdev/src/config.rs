@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ondisk::Guid;
 use ondisk::nvlist::{NvList, NvValue};
 
-use crate::{AllocationBias, VdevError};
+use crate::VdevError;
 
 /// Deepest nesting accepted (root, top-level, spare, replacing, leaf are 5).
 const DEPTH_MAX: usize = 8;
@@ -504,6 +504,45 @@ impl VdevConfig {
 
 const fn bad(what: &'static str) -> VdevError {
     VdevError::BadConfig { what }
+}
+
+/// Which blocks a top-level vdev is set aside for. Everything else goes to the vdevs without a bias.
+// OpenZFS: include/sys/vdev_impl.h, vdev_alloc_bias_t
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum AllocationBias {
+    /// Ordinary blocks.
+    #[default]
+    None,
+    /// Blocks of intent logs, and nothing else ever.
+    Log,
+    /// Metadata, and small blocks of files where a dataset asks for it.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+}
+
+impl AllocationBias {
+    /// Returns the bias stored under this word in a top-level vdev's ZAP; unknown words are no bias.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "log" => Self::Log,
+            "special" => Self::Special,
+            "dedup" => Self::Dedup,
+            _ => Self::None,
+        }
+    }
+
+    /// Returns the word stored for it, `None` for no bias.
+    #[must_use]
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Log => Some("log"),
+            Self::Special => Some("special"),
+            Self::Dedup => Some("dedup"),
+        }
+    }
 }
 
 #[cfg(test)]

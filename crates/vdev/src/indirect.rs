@@ -13,6 +13,7 @@ use std::sync::Arc;
 use ondisk::Txg;
 use runtime::{IoBuf, IoBufMut};
 
+use crate::mapping::{Mapping, MappingEntry};
 use crate::tree::out_of_range;
 use crate::{Check, IoClass, LEAF_DATA_START, Location, Scrubbed, Tree, VdevError, Verify};
 
@@ -22,77 +23,6 @@ const DEPTH_MAX: usize = 64;
 // OpenZFS: module/zfs/vdev_indirect.c, zfs_reconstruct_indirect_combinations_max
 const COMBINATIONS_MAX: usize = 4096;
 const _: () = assert!(COMBINATIONS_MAX > 0 && DEPTH_MAX > 0);
-
-/// An entry of an indirect vdev's mapping: a run of its bytes and where they are now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MappingEntry {
-    /// Offset on the removed vdev in bytes.
-    pub from: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// Top-level vdev it was copied to.
-    pub vdev: u32,
-    /// Offset there.
-    pub offset: u64,
-}
-
-/// The table of one vdev, by offset.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Mapping {
-    runs: Vec<MappingEntry>,
-    /// What lies before an offset, and not before that of the entry before, was copied in this txg.
-    copied: Vec<(u64, Txg)>,
-}
-
-impl Mapping {
-    fn new(mut runs: Vec<MappingEntry>, copied: Vec<(u64, Txg)>) -> Option<Self> {
-        runs.sort_unstable_by_key(|run| run.from);
-        let sound = runs.iter().all(|run| {
-            run.len > 0
-                && run.from.checked_add(run.len).is_some()
-                && run.offset.checked_add(run.len).is_some()
-        });
-        let disjoint = || {
-            runs.windows(2)
-                .all(|two| two[0].from + two[0].len <= two[1].from)
-        };
-        let ordered = || copied.windows(2).all(|two| two[0].0 <= two[1].0);
-        (sound && disjoint() && ordered()).then_some(Self { runs, copied })
-    }
-
-    /// Returns where the pieces of a range are, in order; `None` when some of it is nowhere.
-    fn pieces(&self, at: Location) -> Option<Vec<Location>> {
-        let mut pieces = Vec::new();
-        let (mut from, end) = (at.offset, at.offset.checked_add(at.size)?);
-        while from < end {
-            let index = self
-                .runs
-                .partition_point(|run| run.from <= from)
-                .checked_sub(1)?;
-            let run = self.runs.get(index)?;
-            let skip = from - run.from;
-            let len = run
-                .len
-                .checked_sub(skip)
-                .filter(|&left| left > 0)?
-                .min(end - from);
-            let copied = self.copied.partition_point(|(end, _)| *end <= from);
-            pieces.push(Location {
-                vdev: run.vdev,
-                offset: run.offset + skip,
-                size: len,
-                born: self.copied.get(copied).map_or(at.born, |(_, txg)| *txg),
-            });
-            from += len;
-        }
-        assert!(from == end, "the pieces make up the range");
-        Some(pieces)
-    }
-
-    fn end(&self) -> u64 {
-        self.runs.last().map_or(0, |run| run.from + run.len)
-    }
-}
 
 impl Tree {
     /// Says where the bytes of a removed vdev are now, or those of one that is being evacuated as far as they were copied;
@@ -146,18 +76,8 @@ impl Tree {
         let added = Mapping::new(runs.to_vec(), Vec::new()).ok_or(bad.clone())?;
         let mut mappings = self.0.mappings.borrow_mut();
         let mapping = mappings.get_mut(&vdev).ok_or(bad.clone())?;
-        if added
-            .runs
-            .first()
-            .is_some_and(|run| run.from < mapping.end())
-        {
-            return Err(bad);
-        }
-        let end = added.end();
-        let mapping = Rc::make_mut(mapping);
-        mapping.runs.extend(added.runs);
-        mapping.copied.push((end, txg));
-        Ok(())
+        let extended = Rc::make_mut(mapping).extend(added, txg);
+        extended.ok_or(bad)
     }
 
     /// Forgets the table of a vdev whose evacuation was given up.
@@ -198,15 +118,15 @@ impl Tree {
         let mappings = self.0.mappings.borrow();
         mappings
             .get(&vdev)
-            .map_or(0, |mapping| mapping.runs.len() as u64)
+            .map_or(0, |mapping| mapping.len() as u64)
     }
 
     /// Whether blocks of removed vdevs were copied in one of these txgs.
     #[must_use]
     pub fn was_copied_in(&self, txgs: &Range<u64>) -> bool {
         let mappings = self.0.mappings.borrow();
-        let mut copied = mappings.values().flat_map(|mapping| &mapping.copied);
-        copied.any(|(_, txg)| txgs.contains(&txg.0))
+        let mut copied = mappings.values().flat_map(|mapping| mapping.copied_in());
+        copied.any(|txg| txgs.contains(&txg.0))
     }
 
     /// Returns where the bytes of a range are, on vdevs that are not removed, with the txgs they were written in.
@@ -373,57 +293,4 @@ fn join(parts: &[&IoBuf]) -> IoBuf {
         filled += part.len();
     }
     block.freeze()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(from: u64, len: u64, vdev: u32, offset: u64) -> MappingEntry {
-        MappingEntry {
-            from,
-            len,
-            vdev,
-            offset,
-        }
-    }
-
-    fn at(offset: u64, size: u64) -> Location {
-        Location {
-            vdev: 0,
-            offset,
-            size,
-            born: Txg(1),
-        }
-    }
-
-    #[test]
-    fn ranges_are_split_where_they_were_split_by_the_copy() {
-        let runs = vec![run(16, 8, 2, 100), run(0, 8, 1, 40), run(8, 4, 1, 0)];
-        let mapping = Mapping::new(runs, vec![(16, Txg(5)), (24, Txg(6))]).expect("a sound table");
-        let pieces = |offset, size| {
-            let pieces = mapping.pieces(at(offset, size))?;
-            Some(
-                pieces
-                    .iter()
-                    .map(|p| (p.vdev, p.offset, p.size))
-                    .collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(pieces(2, 4), Some(vec![(1, 42, 4)]));
-        assert_eq!(pieces(4, 8), Some(vec![(1, 44, 4), (1, 0, 4)]));
-        assert_eq!(pieces(16, 8), Some(vec![(2, 100, 8)]));
-        assert_eq!(pieces(10, 4), None, "a gap");
-        assert_eq!(pieces(20, 8), None, "beyond the end");
-        assert_eq!(pieces(u64::MAX, 8), None);
-        let born = |offset| mapping.pieces(at(offset, 4)).expect("there")[0].born;
-        assert_eq!((born(4), born(16)), (Txg(5), Txg(6)));
-    }
-
-    #[test]
-    fn tables_that_contradict_themselves_are_refused() {
-        assert!(Mapping::new(vec![run(0, 8, 1, 0), run(7, 8, 1, 8)], vec![]).is_none());
-        assert!(Mapping::new(vec![run(0, 0, 1, 0)], vec![]).is_none());
-        assert!(Mapping::new(vec![run(u64::MAX, 2, 1, 0)], vec![]).is_none());
-    }
 }

@@ -29,6 +29,8 @@ mod layout;
 mod leaf;
 mod leaf_state;
 mod leaf_writes;
+mod location;
+mod mapping;
 mod queue;
 mod raidz;
 mod rebuild;
@@ -38,7 +40,7 @@ mod tree;
 mod txg_set;
 mod types;
 
-pub use config::{ConfigTarget, TreeConfig, VdevConfig, VdevKind};
+pub use config::{AllocationBias, ConfigTarget, TreeConfig, VdevConfig, VdevKind};
 pub use copy::CopyFailure;
 pub use create::{
     Conflict, DiskUse, DraidSpec, LeafSpec, NewSpace, TopShape, TopSpec, TreeSpec, ashift_for,
@@ -46,19 +48,20 @@ pub use create::{
 };
 pub use error::VdevError;
 pub use events::{LeafEvent, LeafEventKind, LeafEvents};
-pub use indirect::MappingEntry;
 pub use io::Suspect;
-pub use layout::{Layout, Raidz};
+pub use layout::Layout;
 pub use leaf::open_disk;
+pub use location::Location;
+pub use mapping::MappingEntry;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use raidz::draid::Draid;
+pub use raidz::shape::Raidz;
 pub use rebuild::Rebuilt;
 pub use reconfigure::Join;
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, SIZE_BUCKETS, VdevStats};
 pub use tree::Tree;
 pub use types::{
-    AllocationBias, Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning,
-    VdevStatus, Verify,
+    Check, Health, LeafInfo, OpenMode, Scrubbed, TopInfo, TreeTuning, VdevStatus, Verify,
 };
 
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.

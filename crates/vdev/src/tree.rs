@@ -10,10 +10,11 @@ use runtime::Handle;
 use runtime::sync::{Event, Mutex};
 
 use crate::events::LeafEvents;
-use crate::indirect::Mapping;
-use crate::layout::{Layout, Raidz};
+use crate::layout::Layout;
 use crate::leaf::{Leaf, LeafError};
+use crate::mapping::Mapping;
 use crate::raidz::draid::Draid;
+use crate::raidz::shape::Raidz;
 use crate::raidz::{Interval, Map};
 use crate::{
     ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Health, LeafInfo, Location, OpenMode, TopInfo,

@@ -1,27 +1,12 @@
-//! The plain types of the tree: locations, checks, modes, health, and the status of vdevs.
+//! The plain types of the tree: checks, modes, health, and the status of vdevs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ondisk::{Guid, Txg};
+use ondisk::Guid;
 use runtime::IoBuf;
 
-use crate::{Layout, QueueTuning, VdevKind, VdevStats};
-
-/// A byte range of one top-level vdev. Offset 0 is the first allocatable byte. Offset and size are multiples of the
-/// vdev's sector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Location {
-    /// Top-level vdev id.
-    pub vdev: u32,
-    /// Bytes from the start of the allocatable area.
-    pub offset: u64,
-    /// Length in bytes: the block's, in whole sectors, without parity or padding.
-    pub size: u64,
-    /// Txg in which the bytes were or are written: leaves that lack it are read last, and an expanded raidz lays out
-    /// blocks by it.
-    pub born: Txg,
-}
+use crate::{AllocationBias, Layout, QueueTuning, VdevKind, VdevStats};
 
 /// The question "are these the right bytes?", answered by the caller. Runs on the compute pool for large buffers.
 #[derive(Clone)]
@@ -78,45 +63,6 @@ impl Default for TreeTuning {
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
             stuck_after: Duration::from_secs(60),
             missing_logs: false,
-        }
-    }
-}
-
-/// Which blocks a top-level vdev is set aside for. Everything else goes to the vdevs without a bias.
-// OpenZFS: include/sys/vdev_impl.h, vdev_alloc_bias_t
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum AllocationBias {
-    /// Ordinary blocks.
-    #[default]
-    None,
-    /// Blocks of intent logs, and nothing else ever.
-    Log,
-    /// Metadata, and small blocks of files where a dataset asks for it.
-    Special,
-    /// Deduplication tables.
-    Dedup,
-}
-
-impl AllocationBias {
-    /// Returns the bias stored under this word in a top-level vdev's ZAP; unknown words are no bias.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        match text {
-            "log" => Self::Log,
-            "special" => Self::Special,
-            "dedup" => Self::Dedup,
-            _ => Self::None,
-        }
-    }
-
-    /// Returns the word stored for it, `None` for no bias.
-    #[must_use]
-    pub fn as_str(self) -> Option<&'static str> {
-        match self {
-            Self::None => None,
-            Self::Log => Some("log"),
-            Self::Special => Some("special"),
-            Self::Dedup => Some("dedup"),
         }
     }
 }

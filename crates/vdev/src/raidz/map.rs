@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ondisk::RaidzReflow;
 
-use crate::layout::Raidz;
+use super::shape::Raidz;
 use crate::{BOOT_AREA_START, LEAF_DATA_START, Location};
 
 /// Offsets with this bit have the parity of single-parity stripes and the first data column change places, which spread

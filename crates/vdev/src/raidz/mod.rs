@@ -6,11 +6,13 @@
 //! What it does not know: labels, the meaning of transaction groups.
 
 pub(crate) mod draid;
+mod interval;
 mod map;
 mod read;
 mod rebuild;
+pub(crate) mod shape;
 mod solve;
 mod write;
 
+pub(crate) use interval::Interval;
 pub(crate) use map::{Map, slot_ranges};
-pub(crate) use write::Interval;

@@ -4,27 +4,13 @@ use std::rc::Rc;
 
 use runtime::IoBuf;
 
+use super::interval::SlotSet;
 use super::read::Bad;
 use super::solve;
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
 use crate::tree::{ColumnReplica, Top, leaf_failure};
 use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
-
-/// Most different sets of places remembered of one flush interval; beyond, they are thrown together, which only makes the
-/// flush more careful.
-const SETS_MAX: usize = 64;
-const _: () = assert!(SETS_MAX > 0);
-
-/// Places of a vdev, at most 255.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct SlotSet([u64; 4]);
-
-/// What the stripes written since the last flush lack: the sets of places that missed a column of one stripe.
-#[derive(Debug, Default)]
-pub(crate) struct Interval {
-    missed: Vec<SlotSet>,
-}
 
 impl Tree {
     /// [`Tree::write`] for blocks with parity.
@@ -131,7 +117,7 @@ impl Tree {
                 flushed.push((slot, Rc::clone(leaf), !lost && (alone || !missed)));
             }
         }
-        if flushed.is_empty() && interval.missed.is_empty() && lost_slots.len() == 0 {
+        if flushed.is_empty() && interval.is_empty() && lost_slots.len() == 0 {
             return Ok(());
         }
         let timeout = self.timeout(top);
@@ -187,48 +173,5 @@ impl Tree {
         all.retain(|bad| bad.leaf.is_usable());
         let (count, _) = self.repair_columns(suspect, &map, good, &all).await;
         u32::from(!all.is_empty() && count as usize == all.len())
-    }
-}
-
-impl SlotSet {
-    fn insert(&mut self, slot: usize) {
-        assert!(slot < 256, "a vdev has at most 255 slots");
-        self.0[slot / 64 % 4] |= 1 << (slot % 64);
-    }
-
-    fn has(self, slot: usize) -> bool {
-        self.0[slot / 64 % 4] >> (slot % 64) & 1 == 1
-    }
-
-    fn len(self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
-    }
-
-    fn with(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
-    }
-}
-
-impl Interval {
-    fn add(&mut self, sets: &[SlotSet]) {
-        for set in sets {
-            if set.len() != 0 && !self.missed.contains(set) {
-                self.missed.push(*set);
-            }
-        }
-        if self.missed.len() > SETS_MAX {
-            let all = self
-                .missed
-                .drain(..)
-                .fold(SlotSet::default(), SlotSet::with);
-            self.missed.push(all);
-        }
-        assert!(self.missed.len() <= SETS_MAX, "sets are merged in time");
-    }
-
-    /// Returns the most places that any stripe lacks when all lack `lost` as well.
-    fn worst_with(&self, lost: SlotSet) -> usize {
-        let worst = self.missed.iter().map(|set| set.with(lost).len()).max();
-        worst.unwrap_or(0).max(lost.len())
     }
 }
