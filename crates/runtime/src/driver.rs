@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut};
-use crate::disk::{DiskError, DiskInfo, DiskMode};
+use crate::disk_types::{DiskError, DiskInfo, DiskMode};
 use crate::time::{Instant, Timestamp};
 
 /// Names one outstanding operation.

@@ -10,7 +10,6 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,14 +20,13 @@ use std::time::Duration;
 use async_task::Runnable;
 use thiserror::Error;
 
-use crate::disk::{Disk, DiskError, DiskMode};
 use crate::driver::{
     Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
 };
 use crate::slab::Slab;
 use crate::stats::{LONG_POLL, StallReport, StalledTask, Stats};
 use crate::time::{Instant, Timestamp};
-use crate::timer::{Sleep, Timers};
+use crate::timer_queue::TimerQueue;
 
 /// Polls between two looks at the driver, so that a busy executor still collects completions. 64: a look costs less
 /// than a microsecond, 64 polls some ten.
@@ -66,7 +64,7 @@ struct Shared {
     queue: Arc<RunQueue>,
     tasks: RefCell<Slab<TaskRecord>>,
     ops: RefCell<Slab<OpState>>,
-    timers: RefCell<Timers>,
+    timers: RefCell<TimerQueue>,
     stats: RefCell<Stats>,
     next_task: Cell<u64>,
     main_waiting_for: Cell<&'static str>,
@@ -272,7 +270,7 @@ impl Runtime {
                 queue,
                 tasks: RefCell::new(Slab::new()),
                 ops: RefCell::new(Slab::new()),
-                timers: RefCell::new(Timers::default()),
+                timers: RefCell::new(TimerQueue::default()),
                 stats: RefCell::new(Stats::default()),
                 next_task: Cell::new(1),
                 main_waiting_for: Cell::new(""),
@@ -561,16 +559,6 @@ impl Handle {
         std::process::abort()
     }
 
-    /// Waits for `duration`.
-    pub fn sleep(&self, duration: Duration) -> Sleep {
-        self.sleep_until(self.now() + duration)
-    }
-
-    /// Waits until `deadline`; returns at once when it has passed.
-    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Sleep::new(self.clone(), deadline)
-    }
-
     /// Lets the other runnable tasks go first.
     pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
         let mut yielded = false;
@@ -675,34 +663,6 @@ impl Handle {
         self.shared.driver.borrow_mut().fill_random(bytes);
     }
 
-    /// Opens a disk or plain file.
-    ///
-    /// # Errors
-    /// `NotFound`, `Permission`, `NotADisk`, `Busy` (another read-write open exists), `Io`.
-    pub async fn open_disk(&self, path: &Path, mode: DiskMode) -> Result<Disk, DiskError> {
-        Disk::open(self.clone(), path, mode).await
-    }
-
-    /// Lists the plain files and block devices in `dir` (symbolic links followed), sorted by path. Files too small
-    /// to be disks are included.
-    ///
-    /// # Errors
-    /// `NotFound`, `Permission`, `Io`.
-    pub async fn list_disks(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
-        match self
-            .disk_op(
-                "disk list",
-                DiskOp::List {
-                    dir: dir.to_owned(),
-                },
-            )
-            .await
-        {
-            Outcome::Listed(result) => result,
-            _ => unreachable!("drivers answer a list with Listed"),
-        }
-    }
-
     /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -736,7 +696,7 @@ impl Handle {
         self.shared.driver.borrow().name()
     }
 
-    pub(crate) fn timers(&self) -> &RefCell<Timers> {
+    pub(crate) fn timers(&self) -> &RefCell<TimerQueue> {
         &self.shared.timers
     }
 

@@ -15,6 +15,7 @@ mod arena;
 mod buf;
 mod combine;
 mod disk;
+mod disk_types;
 mod driver;
 mod executor;
 #[allow(
@@ -30,11 +31,13 @@ mod stats;
 pub mod sync;
 mod time;
 mod timer;
+mod timer_queue;
 
 pub use arena::{give_back_free, give_back_idle, keep_free, register_at_most};
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout, waiting_as};
-pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
+pub use disk::Disk;
+pub use disk_types::{DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
 pub use driver::{Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
 pub use executor::{
     COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait, noted_wait,

@@ -1,41 +1,22 @@
-//! Timers: a queue ordered by deadline, then by the order in which the sleeps began.
+//! Waiting for a time.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::executor::{Handle, note_wait};
 use crate::time::Instant;
 
-#[derive(Default)]
-pub(crate) struct Timers {
-    queue: BTreeMap<(Instant, u64), Waker>,
-    next_ticket: u64,
-}
-
-impl Timers {
-    fn add(&mut self, deadline: Instant, waker: Waker) -> u64 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.queue.insert((deadline, ticket), waker);
-        ticket
+impl Handle {
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.now() + duration)
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.queue
-            .first_key_value()
-            .map(|((deadline, _), _)| *deadline)
-    }
-
-    /// Removes and returns one timer that is due.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
-        let entry = self.queue.first_entry()?;
-        (entry.key().0 <= now).then(|| entry.remove())
-    }
-
-    pub(crate) fn clear(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.queue).into_values().collect()
+    /// Waits until `deadline`; returns at once when it has passed.
+    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
+        Sleep::new(self.clone(), deadline)
     }
 }
 
@@ -57,11 +38,8 @@ impl Sleep {
 
     fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.handle
-                .timers()
-                .borrow_mut()
-                .queue
-                .remove(&(self.deadline, ticket));
+            let mut timers = self.handle.timers().borrow_mut();
+            timers.cancel(self.deadline, ticket);
         }
     }
 }
@@ -77,12 +55,10 @@ impl Future for Sleep {
         note_wait("sleep");
         let this = &mut *self;
         let mut timers = this.handle.timers().borrow_mut();
-        let waker = cx.waker().clone();
+        let waker = cx.waker();
         match this.ticket {
-            Some(ticket) if timers.queue.contains_key(&(this.deadline, ticket)) => {
-                timers.queue.insert((this.deadline, ticket), waker);
-            }
-            _ => this.ticket = Some(timers.add(this.deadline, waker)),
+            Some(ticket) if timers.replace(this.deadline, ticket, waker) => {}
+            _ => this.ticket = Some(timers.add(this.deadline, waker.clone())),
         }
         Poll::Pending
     }

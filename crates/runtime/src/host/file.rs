@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::{ALIGNMENT, IoBufMut};
-use crate::disk::{DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
+use crate::disk_types::{DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
 
 pub(crate) struct OpenFile {
     info: DiskInfo,

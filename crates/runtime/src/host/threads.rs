@@ -9,7 +9,7 @@ use super::file::{self, OpenFile};
 use super::parker::{Inbox, Parker};
 use super::pool::Pool;
 use super::{HostConfig, clock};
-use crate::disk::{DiskError, DiskInfo};
+use crate::disk_types::{DiskError, DiskInfo};
 use crate::driver::{
     Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
 };

@@ -27,7 +27,7 @@ use super::threads::{FileTable, Finished, completion_of, run_blocking, run_compu
 use super::{HostConfig, clock};
 use crate::arena::{self, Arena, arena};
 use crate::buf::{IoBuf, IoBufMut};
-use crate::disk::DiskAction;
+use crate::disk_types::DiskAction;
 use crate::driver::{
     Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
 };
