@@ -1,6 +1,9 @@
 //! Replication as an administrator meets it: jobs made in a shell, carried out between pools, refused with words, gone on with after
 //! interruptions, and judged by OpenZFS.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use crate::cli::Place;
 
 /// Two pools, and a tree with snapshots in one of them.
@@ -241,4 +244,241 @@ fn jobs_that_take_snapshots_keep_one_and_take_none_without_their_target() {
     let sent = place.run("sanbox replication run vm");
     assert_eq!(sent.lines().count(), 1, "{sent}");
     assert_eq!(snapshots(&place, "tank"), 4);
+}
+
+#[track_caller]
+fn wait_until(place: &Place, what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{what}: {}",
+            place.log()
+        );
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// The daemon is killed again and again while it sends; in the end both sides are equal, OpenZFS finds nothing, and a stream that was cut off
+/// was gone on with.
+#[test]
+fn a_daemon_that_is_killed_at_any_moment_goes_on_where_it_was() {
+    let mut place = Place::new();
+    check(&place, POOLS, "");
+    check(
+        &place,
+        "head -c 6000000 /dev/urandom > f && sanbox put f tank/vm/one:/big && zfs snapshot -r tank/vm@s0 && \
+         sanbox replication create vm --from tank/vm --to back/vm -r --every 1s --bandwidth 3M --keep 'hourly=5'",
+        "",
+    );
+    let mut was_resumable = false;
+    for round in 1..=8_u64 {
+        place.serve(&["--nfs-port", "0", "--https-port", "0"]);
+        let script = format!(
+            "head -c 900000 /dev/urandom > f && sanbox put f tank/vm/one:/f{round} && zfs snapshot -r tank/vm@s{round}"
+        );
+        check(&place, &script, "");
+        sleep(Duration::from_millis(150 * round));
+        place.kill();
+        let token = place.run("zfs get -Ho value receive_resume_token back/vm/one");
+        was_resumable |= token.starts_with("1-");
+    }
+    assert!(was_resumable);
+    place.serve(&["--nfs-port", "0", "--https-port", "0"]);
+    wait_until(&place, "all is sent", || {
+        place
+            .run("zfs list -H back/vm/tmp@s8")
+            .starts_with("back/vm/tmp@s8")
+    });
+    wait_until(&place, "the run is over", || {
+        place.run("sanbox replication list -H").contains("complete")
+    });
+    for name in ["vm@s8", "vm/one@s8", "vm/one@s0"] {
+        assert_eq!(
+            sums(&place, &format!("tank/{name}")),
+            sums(&place, &format!("back/{name}")),
+            "{name}"
+        );
+    }
+    // --keep: of one hour, or two, the first snapshot stays; and the newest.
+    wait_until(&place, "the target's own retention", || {
+        let kept = place.run("zfs list -Ht snapshot -o name -r back/vm/one");
+        (2..=3).contains(&kept.lines().count())
+    });
+    assert_eq!(
+        place
+            .run("zfs list -Ht snapshot -o name -r tank/vm/one")
+            .lines()
+            .count(),
+        9
+    );
+
+    // A target that is gone: one alert in the end, one line in the log, no snapshot.
+    check(&place, "zpool export back", "");
+    wait_until(&place, "the target is missed", || {
+        place.log().contains("pool 'back' cannot be reached")
+    });
+    check(
+        &place,
+        "sanbox replication pause vm && zpool import -d $PWD back",
+        "",
+    );
+    assert!(
+        place
+            .run("sanbox replication list -H")
+            .contains("\tpaused\t-")
+    );
+    place.stop();
+    assert_eq!(
+        place.log().matches("cannot be reached").count(),
+        1,
+        "{}",
+        place.log()
+    );
+    check(&place, "zpool export tank && zpool export back", "");
+    if oracle::has_zdb() {
+        for pool in ["tank", "back"] {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
+}
+
+/// A command in place of ssh, which runs its line on another appliance of this machine; `down` beside it cuts the link.
+fn link_to(here: &Place, there: &Place) -> String {
+    let script = format!(
+        "[ -e {0}/down ] && echo 'no route to host' >&2 && exit 255\n\
+         SANBOX_STATE={1} PATH={2}:$PATH exec sh -c \"$2\"\n",
+        here.work(),
+        there.path("state").display(),
+        there.path("bin").display(),
+    );
+    let path = here.path("work").join("link");
+    std::fs::write(&path, script).expect("a script");
+    format!("/bin/sh {}", path.display())
+}
+
+/// Two appliances, each with a daemon, and jobs in both directions over a command in place of ssh. Either daemon is killed at any moment and
+/// the link is cut; in the end both trees are equal, and OpenZFS finds nothing.
+#[test]
+fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
+    let (mut here, mut there) = (Place::new(), Place::on_host("0000beef"));
+    let serve: &[&str] = &["--nfs-port", "0", "--https-port", "0"];
+    let tree =
+        "zfs create -p tank/vm/one && zfs create tank/vm/two && zfs create -V 8M -s tank/vm/disk";
+    check(
+        &here,
+        &format!("truncate -s 256M a && zpool create tank $PWD/a && {tree}"),
+        "",
+    );
+    check(
+        &there,
+        "truncate -s 256M b && zpool create back $PWD/b && zfs create back/x && zfs create back/x/y",
+        "",
+    );
+    let ssh = link_to(&here, &there);
+    check(
+        &here,
+        &format!(
+            "sanbox replication create push --from tank/vm --to peer:back/vm -r --every 1s --take --bandwidth 4M --ssh '{ssh}'"
+        ),
+        "",
+    );
+    check(
+        &here,
+        &format!(
+            "sanbox replication create pull --from peer:back/x --to tank/x -r --every 1s --ssh '{ssh}'"
+        ),
+        "",
+    );
+    here.serve(serve);
+    there.serve(serve);
+    for round in 0..10_u64 {
+        let file = "head -c 700000 /dev/urandom > f && sanbox put f";
+        check(
+            &here,
+            &format!(
+                "{file} tank/vm/one:/f{round} && sanbox put f tank/vm/two:/f{}",
+                round % 3
+            ),
+            "",
+        );
+        check(
+            &there,
+            &format!("{file} back/x/y:/f{round} && zfs snapshot -r back/x@s{round}"),
+            "",
+        );
+        sleep(Duration::from_millis(137 * round % 900));
+        match round % 3 {
+            0 => {
+                here.kill();
+                here.serve(serve);
+            }
+            1 => {
+                there.kill();
+                sleep(Duration::from_millis(80 * round));
+                there.serve(serve);
+            }
+            _ => {
+                check(&here, "touch down", "");
+                sleep(Duration::from_millis(500));
+                check(&here, "rm down", "");
+            }
+        }
+        check(
+            &here,
+            "sanbox replication resume push && sanbox replication resume pull",
+            "",
+        );
+    }
+    let newest = |place: &Place, dataset: &str| {
+        let list = place.run(&format!(
+            "zfs list -Ht snapshot -o guid -s createtxg -d 1 {dataset}"
+        ));
+        list.lines().last().unwrap_or_default().to_owned()
+    };
+    let is_equal = |name: &str, copy: &str| {
+        let (pushed, source) = if name.starts_with("tank") {
+            (&there, &here)
+        } else {
+            (&here, &there)
+        };
+        let written = source.run(&format!("zfs get -Hpo value written {name}"));
+        written == "0\n" && newest(source, name) == newest(pushed, copy)
+    };
+    for (name, copy) in [
+        ("tank/vm", "back/vm"),
+        ("tank/vm/one", "back/vm/one"),
+        ("tank/vm/two", "back/vm/two"),
+        ("tank/vm/disk", "back/vm/disk"),
+        ("back/x/y", "tank/x/y"),
+    ] {
+        wait_until(&here, name, || is_equal(name, copy));
+    }
+    wait_until(&here, "both complete", || {
+        here.run("sanbox replication list -H")
+            .matches("complete")
+            .count()
+            == 2
+    });
+    // Of the job's own snapshots one is left on either side.
+    for (place, dataset) in [(&here, "tank/vm/one"), (&there, "back/vm/one")] {
+        let own = place.run(&format!("zfs list -Ht snapshot -o name -d 1 {dataset}"));
+        assert_eq!(own.lines().count(), 1, "{own}");
+    }
+    let own = here.run("zfs list -Ht snapshot -o name -d 1 tank/vm/one");
+    let own = own.trim().split('@').nth(1).expect("a snapshot").to_owned();
+    let name = format!("vm/one@{own}");
+    assert_eq!(
+        sums(&here, &format!("tank/{name}")),
+        sums(&there, &format!("back/{name}"))
+    );
+    assert_eq!(sums(&there, "back/x/y@s9"), sums(&here, "tank/x/y@s9"));
+    here.stop();
+    there.stop();
+    for (place, pool) in [(&here, "tank"), (&there, "back")] {
+        check(place, &format!("zpool export {pool}"), "");
+        if oracle::has_zdb() {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub(crate) const MOUNT: &str = "mount";
 pub(crate) const NBD: &str = "nbd";
 /// NFS, its port mapper, and which datasets are shared.
 pub(crate) const NFS: &str = "nfs";
+/// Replication.
+pub(crate) const REPLICATION: &str = "replication";
 /// Snapshot policies.
 pub(crate) const POLICY: &str = "policy";
 
@@ -42,7 +44,17 @@ pub(crate) const SMB: &str = "smb";
 
 /// All modules, as levels and lines name them.
 const MODULES: &[&str] = &[
-    SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS, POLICY, SMB,
+    SANBOX,
+    CONSOLE,
+    CONTROL,
+    DEVICES,
+    ISCSI,
+    MOUNT,
+    NBD,
+    NFS,
+    POLICY,
+    REPLICATION,
+    SMB,
 ];
 
 /// Which events are written: a level for all, and others for single modules.

@@ -5,22 +5,39 @@ use std::sync::Arc;
 use engine::EngineError;
 use jiff::Timestamp;
 use manage::replication::{
-    self, Ended, Endpoint, Job, JobError, LocalEndpoint, Location, ReplicationError,
+    self, Ended, Endpoint, Job, JobError, LocalEndpoint, Location, RemoteEndpoint, ReplicationError,
 };
 
 use crate::appliance::Appliance;
 
-/// Returns a side of a job.
-pub(crate) async fn endpoint(
+/// Returns the source's side of a job.
+pub(crate) async fn source_of(
     appliance: &Appliance,
-    location: &Result<Location, JobError>,
+    job: &Job,
+) -> Result<Box<dyn Endpoint>, ReplicationError> {
+    endpoint(appliance, job, job.source()).await
+}
+
+/// Returns the target's side of a job.
+pub(crate) async fn target_of(
+    appliance: &Appliance,
+    job: &Job,
+) -> Result<Box<dyn Endpoint>, ReplicationError> {
+    endpoint(appliance, job, job.target()).await
+}
+
+async fn endpoint(
+    appliance: &Appliance,
+    job: &Job,
+    location: Result<Location, JobError>,
 ) -> Result<Box<dyn Endpoint>, ReplicationError> {
     match location {
+        Ok(Location::Ssh { host, .. }) => Ok(Box::new(RemoteEndpoint::new(&host, &job.ssh))),
         Err(error) => Err(ReplicationError::Failed(error.to_string())),
         Ok(Location::Local(dataset)) => {
-            let pool = appliance.pool_of(dataset).await;
+            let pool = appliance.pool_of(&dataset).await;
             let pool = pool.map_err(|error| ReplicationError::Unreachable {
-                place: format!("pool '{}'", crate::cli::pool_part(dataset)),
+                place: format!("pool '{}'", crate::cli::pool_part(&dataset)),
                 why: match error {
                     EngineError::PoolNotFound(_) => "it is not imported".to_owned(),
                     other => other.to_string(),
@@ -35,8 +52,8 @@ pub(crate) async fn endpoint(
 pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<Ended> {
     let replications = appliance.replications().clone();
     let work = |progress| async move {
-        let target = endpoint(appliance, &job.target()).await?;
-        let source = endpoint(appliance, &job.source()).await?;
+        let target = target_of(appliance, job).await?;
+        let source = source_of(appliance, job).await?;
         replication::run(job, &*source, &*target, &progress, Timestamp::now()).await
     };
     let ended = replications.run(job, work).await?;

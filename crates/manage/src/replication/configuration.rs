@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Window;
+use crate::policy::Policy;
+
 /// Jobs of an appliance, at most.
 const JOBS_MAX: usize = 1000;
 /// Bytes of a job's name, at most: it is part of the names of snapshots, bookmarks and holds.
@@ -51,6 +54,22 @@ pub enum JobError {
 pub enum Location {
     /// A dataset of a pool of this appliance.
     Local(String),
+    /// A dataset of another host, reached by ssh.
+    Ssh {
+        /// What ssh is given: `HOST` or `USER@HOST`.
+        host: String,
+        /// The dataset there.
+        dataset: String,
+    },
+}
+
+impl Location {
+    fn host(&self) -> &str {
+        match self {
+            Self::Local(_) => "",
+            Self::Ssh { host, .. } => host,
+        }
+    }
 }
 
 /// A job.
@@ -59,10 +78,13 @@ pub enum Location {
 pub struct Job {
     /// Name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// The source's dataset.
+    /// The source's dataset, behind `HOST:` where it is another host's.
     pub from: String,
-    /// The target's dataset.
+    /// The target's dataset, likewise.
     pub to: String,
+    /// The command that is run in place of `ssh`, its words separated by spaces.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ssh: String,
     /// Datasets below go along.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
@@ -96,6 +118,12 @@ pub struct Job {
     /// Bytes a second at most, such as `20M`. Empty: no limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bandwidth: String,
+    /// Hours of the day in which the daemon may send, such as `22:00-06:00` by the machine's clock. Empty: all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub window: String,
+    /// What the target keeps, as a policy such as `daily=30 monthly=12`. Empty: everything.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub keep: String,
     /// Nothing is done until the job is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
@@ -121,21 +149,25 @@ impl Job {
                 "'{name}' is no name of a job: letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}"
             ));
         }
-        let (Location::Local(from), Location::Local(to)) =
-            (location(&self.from)?, location(&self.to)?);
+        let (from, to) = (location(&self.from)?, location(&self.to)?);
         let within = |inner: &str, outer: &str| {
             inner == outer
                 || inner
                     .strip_prefix(outer)
                     .is_some_and(|rest| rest.starts_with('/'))
         };
-        if from == to || self.recursive && (within(&to, &from) || within(&from, &to)) {
+        let (source, target) = (self.source_root(), self.target_root());
+        let overlap = source == target
+            || self.recursive && (within(target, source) || within(source, target));
+        if from.host() == to.host() && overlap {
             return refuse(format!(
-                "'{to}' cannot be a copy of '{from}': one lies in the other"
+                "'{target}' cannot be a copy of '{source}': one lies in the other"
             ));
         }
         self.interval()?;
         self.bandwidth_bytes()?;
+        self.window()?;
+        self.keep_policy()?;
         for setting in &self.set {
             if !setting.contains('=') {
                 return refuse(format!("'{setting}' is not PROPERTY=VALUE"));
@@ -168,13 +200,13 @@ impl Job {
     /// The root of the source, without its host.
     #[must_use]
     pub fn source_root(&self) -> &str {
-        &self.from
+        split_host(&self.from).1
     }
 
     /// The root of the target, without its host.
     #[must_use]
     pub fn target_root(&self) -> &str {
-        &self.to
+        split_host(&self.to).1
     }
 
     /// Returns how often the job looks for something to send.
@@ -209,6 +241,37 @@ impl Job {
             JobError::Setting(format!("'{}' is no size (such as 20M)", self.bandwidth))
         })?;
         Ok(Some(bytes))
+    }
+
+    /// Returns the hours in which the daemon may send; `None` for all.
+    ///
+    /// # Errors
+    /// The setting is no window.
+    pub fn window(&self) -> Result<Option<Window>, JobError> {
+        if self.window.is_empty() {
+            return Ok(None);
+        }
+        let parsed = self.window.parse();
+        let refuse = |()| {
+            JobError::Setting(format!(
+                "'{}' is no window (such as 22:00-06:00)",
+                self.window
+            ))
+        };
+        parsed.map(Some).map_err(refuse)
+    }
+
+    /// Returns what the target keeps; `None` for everything.
+    ///
+    /// # Errors
+    /// The setting is no policy.
+    pub fn keep_policy(&self) -> Result<Option<Policy>, JobError> {
+        if self.keep.is_empty() {
+            return Ok(None);
+        }
+        let parsed = self.keep.parse::<Policy>();
+        let refuse = |error| JobError::Setting(format!("bad policy for the target: {error}"));
+        Ok(Some(parsed.map_err(refuse)?).filter(|policy| !policy.is_off()))
     }
 
     /// Whether a dataset of the source belongs to the job.
@@ -294,15 +357,43 @@ impl Job {
     }
 }
 
+/// Splits `HOST:DATASET`; the host is empty where there is none. An IPv6 address stands in brackets.
+fn split_host(text: &str) -> (&str, &str) {
+    let end = match text.find("]:") {
+        Some(at) if text.starts_with('[') || text.contains("@[") => Some(at + 1),
+        _ => text.find(':'),
+    };
+    match end {
+        Some(at) if !text[..at].contains('/') => (&text[..at], &text[at + 1..]),
+        _ => ("", text),
+    }
+}
+
 fn location(text: &str) -> Result<Location, JobError> {
+    let (host, dataset) = split_host(text);
     let is_component = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
-        !part.is_empty() && part.chars().all(allowed)
+        part.starts_with(|c: char| c.is_ascii_alphanumeric() || "_.".contains(c))
+            && part.chars().all(allowed)
     };
-    if text.is_empty() || !text.split('/').all(is_component) || text.contains(':') {
+    if dataset.is_empty() || !dataset.split('/').all(is_component) {
         return Err(JobError::Setting(format!("'{text}' is no dataset")));
     }
-    Ok(Location::Local(text.to_owned()))
+    if host.is_empty() {
+        return match text.starts_with(':') {
+            true => Err(JobError::Setting(format!("'{text}' is no dataset"))),
+            false => Ok(Location::Local(dataset.to_owned())),
+        };
+    }
+    // What begins with '-' would be an option of ssh.
+    let is_host = |c: char| c.is_ascii_alphanumeric() || "-_.@[]:%".contains(c);
+    if host.starts_with('-') || !host.chars().all(is_host) {
+        return Err(JobError::Setting(format!("'{host}' is no host")));
+    }
+    Ok(Location::Ssh {
+        host: host.to_owned(),
+        dataset: dataset.to_owned(),
+    })
 }
 
 /// Reads a number with `s`, `m`, `h` or `d`.
@@ -548,6 +639,34 @@ mod tests {
         assert!(!one.is_own("replica-a-mine"));
         assert!(one.is_own_bookmark(&one.bookmark_name(7)));
         assert!(!one.is_own_bookmark(&other.bookmark_name(7)));
+    }
+
+    #[test]
+    fn places() {
+        let ssh = |host: &str, dataset: &str| Location::Ssh {
+            host: host.to_owned(),
+            dataset: dataset.to_owned(),
+        };
+        for (text, expected) in [
+            ("tank/a", Some(Location::Local("tank/a".to_owned()))),
+            ("tank/a:b", Some(Location::Local("tank/a:b".to_owned()))),
+            ("backup:tank/a", Some(ssh("backup", "tank/a"))),
+            ("anna@192.0.2.7:tank", Some(ssh("anna@192.0.2.7", "tank"))),
+            ("[2001:db8::7]:tank/a", Some(ssh("[2001:db8::7]", "tank/a"))),
+            ("-oProxyCommand=x:tank", None),
+            ("a b:tank", None),
+            (":tank", None),
+            ("host:", None),
+            ("tank//a", None),
+            ("tank/-r", None),
+            ("tank/a@b", None),
+            ("host:tank/a;reboot", None),
+        ] {
+            assert_eq!(location(text).ok(), expected, "{text}");
+        }
+        // The same name on another host is no overlap.
+        assert!(job("a", "tank/a", "backup:tank/a").check().is_ok());
+        assert!(job("a", "backup:tank/a", "backup:tank/a").check().is_err());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Point {
     pub create_txg: u64,
     /// Holds on a snapshot.
     pub holds: u64,
+    /// When the snapshot was taken, in seconds since 1970.
+    pub creation: i64,
 }
 
 /// The rest of a receive that was interrupted.
@@ -37,11 +39,17 @@ pub struct Mark {
     pub job: String,
     /// Guid of the source's dataset, which a rename does not change.
     pub source_guid: u64,
+    /// Where the dataset was there before the job: the txg of its newest snapshot when it was adopted. Snapshots up to it are not the job's.
+    pub adopted_txg: u64,
 }
 
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{:016x}", self.job, self.source_guid)
+        write!(f, "{}:{:016x}", self.job, self.source_guid)?;
+        match self.adopted_txg {
+            0 => Ok(()),
+            txg => write!(f, ":{txg}"),
+        }
     }
 }
 
@@ -49,10 +57,16 @@ impl FromStr for Mark {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (job, guid) = text.rsplit_once(':').ok_or(())?;
+        let mut parts = text.split(':');
+        let (Some(job), Some(guid), txg, None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
         Ok(Self {
             job: job.to_owned(),
             source_guid: u64::from_str_radix(guid, 16).map_err(|_| ())?,
+            adopted_txg: txg.map_or(Ok(0), str::parse).map_err(|_| ())?,
         })
     }
 }
@@ -98,5 +112,20 @@ impl ReplicaDataset {
     pub fn sort(&mut self) {
         self.snapshots.sort_by_key(|point| point.create_txg);
         self.bookmarks.sort_by_key(|point| point.create_txg);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_as_they_are_written() {
+        for text in ["vm:00000000000000ff", "vm:00000000000000ff:1234"] {
+            assert_eq!(text.parse::<Mark>().expect("a mark").to_string(), text);
+        }
+        for text in ["", "vm", "vm:x", "vm:1:y", "vm:1:2:3"] {
+            assert!(text.parse::<Mark>().is_err(), "{text}");
+        }
     }
 }

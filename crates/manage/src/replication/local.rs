@@ -92,8 +92,8 @@ impl LocalEndpoint {
             .map(|(at, dataset)| (dataset.name.clone(), at))
             .collect();
         let points = filter(&[DatasetKind::Snapshot, DatasetKind::Bookmark]);
-        let holds = PropertyQuery::Named(vec!["userrefs".to_owned()]);
-        for info in self.pool.datasets(&points, &holds).await? {
+        let wanted = PropertyQuery::Named(vec!["userrefs".to_owned(), "creation".to_owned()]);
+        for info in self.pool.datasets(&points, &wanted).await? {
             let Some(split) = info.name.find(['@', '#']) else {
                 continue;
             };
@@ -102,14 +102,18 @@ impl LocalEndpoint {
             let Some(at) = places.get(head).copied() else {
                 continue;
             };
-            let holds = info
-                .property("userrefs")
-                .and_then(|property| property.value.number());
+            let number = |name: &str| {
+                info.property(name)
+                    .and_then(|property| property.value.number())
+            };
             let point = Point {
                 name: name.to_owned(),
                 guid: info.guid,
                 create_txg: info.create_txg,
-                holds: holds.unwrap_or(0),
+                holds: number("userrefs").unwrap_or(0),
+                creation: number("creation")
+                    .and_then(|seconds| i64::try_from(seconds).ok())
+                    .unwrap_or(0),
             };
             match info.kind {
                 DatasetKind::Bookmark => datasets[at].bookmarks.push(point),

@@ -17,10 +17,13 @@ mod local;
 mod plan;
 mod progress;
 mod registry;
+mod remote;
+mod retention;
 mod run;
 #[cfg(test)]
 mod simulation;
 mod upkeep;
+mod window;
 
 pub use backoff::Backoff;
 pub use configuration::{Job, JobError, Jobs, Location};
@@ -31,7 +34,9 @@ pub use local::LocalEndpoint;
 pub use plan::{DatasetPlan, Step, StreamFrom, TreePlan, Work, plan};
 pub use progress::Progress;
 pub use registry::{Ended, JobState, Replications};
+pub use remote::RemoteEndpoint;
 pub use run::{Report, adopt, foresee, reset, run};
+pub use window::Window;
 
 /// The user property of a target's dataset that holds its [`Mark`].
 pub const MARK_PROPERTY: &str = "org.sanbox:replication";

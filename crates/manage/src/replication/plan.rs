@@ -353,6 +353,7 @@ mod tests {
             guid,
             create_txg,
             holds: 0,
+            creation: 0,
         }
     }
 
@@ -411,6 +412,7 @@ mod tests {
         copy.mark = Some(Mark {
             job: "j".to_owned(),
             source_guid: 77,
+            adopted_txg: 0,
         });
         copy
     }
@@ -512,6 +514,7 @@ mod tests {
             copy.mark = Some(Mark {
                 job: "j".to_owned(),
                 source_guid,
+                adopted_txg: 0,
             });
             copy
         };

@@ -53,6 +53,8 @@ pub struct JobState {
 
 #[derive(Default)]
 struct Entry {
+    /// As it was when it ran last.
+    job: Option<Job>,
     running: Option<(Arc<Progress>, AbortHandle)>,
     ended: Option<Ended>,
     failing_since: Option<Timestamp>,
@@ -131,6 +133,21 @@ impl Replications {
             })
     }
 
+    /// Returns the jobs whose runs are not complete, why, and since when.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(Job, ReplicationError, Timestamp)> {
+        let entries = self.entries();
+        let problem = |entry: &Entry| {
+            let (_, error) = entry.ended.as_ref()?.problem()?;
+            Some((entry.job.clone()?, error.clone(), entry.failing_since?))
+        };
+        entries
+            .values()
+            .filter_map(problem)
+            .filter(|(job, ..)| !job.paused)
+            .collect()
+    }
+
     /// Makes a job due at once, whatever failed before.
     pub fn hurry(&self, job: &str) {
         if let Some(entry) = self.entries().get_mut(job) {
@@ -144,6 +161,15 @@ impl Replications {
         let entries = self.entries();
         let running = entries.get(job).and_then(|entry| entry.running.as_ref());
         running.inspect(|(_, abort)| abort.abort()).is_some()
+    }
+
+    /// Ends all runs, at the end of the process; none begins any more.
+    pub fn cancel_all(&self) {
+        for entry in self.entries().values() {
+            if let Some((_, abort)) = &entry.running {
+                abort.abort();
+            }
+        }
     }
 
     /// Forgets what is known of a job that was removed.
@@ -204,6 +230,7 @@ impl Replications {
             }
             None => entry.failing_since = None,
         }
+        entry.job = Some(job.clone());
         entry.ended = Some(ended.clone());
     }
 

@@ -40,6 +40,8 @@ pub struct Report {
     pub left: Vec<String>,
     /// Datasets of the job.
     pub datasets: usize,
+    /// When the oldest of the states was taken that the target now has of its datasets.
+    pub as_of: Option<Timestamp>,
 }
 
 /// The two sides of a job, as they were listed.
@@ -94,7 +96,9 @@ pub async fn run(
             name,
         });
     }
-    upkeep(job, source, target, &settled).await?;
+    upkeep(job, source, target, &settled, now).await?;
+    let oldest = settled.iter().filter_map(Settled::creation).min();
+    report.as_of = oldest.and_then(|seconds| Timestamp::from_second(seconds).ok());
     Ok(report)
 }
 
@@ -336,6 +340,7 @@ fn receive_spec(job: &Job, planned: &DatasetPlan, is_new: bool) -> ReceiveSpec {
         let mark = Mark {
             job: job.name.clone(),
             source_guid: planned.source_guid,
+            adopted_txg: 0,
         };
         set(MARK_PROPERTY, &mark.to_string());
         set("readonly", "on");
@@ -437,8 +442,10 @@ pub async fn adopt(
         let mark = Mark {
             job: job.name.clone(),
             source_guid: dataset.guid,
+            adopted_txg: common.create_txg,
         };
-        if copy.mark.as_ref() != Some(&mark) {
+        let is_own = |known: &Mark| known.job == mark.job && known.source_guid == mark.source_guid;
+        if !copy.mark.as_ref().is_some_and(is_own) {
             target.set(&name, MARK_PROPERTY, &mark.to_string()).await?;
             target.set(&name, "readonly", "on").await?;
         }

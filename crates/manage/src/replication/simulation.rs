@@ -102,6 +102,7 @@ impl Model {
             guid: self.guid,
             create_txg: self.txg,
             holds: 0,
+            creation: 0,
         };
         let dataset = self.datasets.get_mut(dataset).expect("a dataset");
         assert!(
@@ -155,6 +156,7 @@ fn decode(bytes: &[u8]) -> (Option<u64>, Point, u64) {
         guid: guid.parse().expect("a number"),
         create_txg: 0,
         holds: 0,
+        creation: 0,
     };
     let from: u64 = from.parse().expect("a number");
     (

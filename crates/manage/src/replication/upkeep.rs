@@ -3,7 +3,10 @@
 //!
 //! All of it is computed from what is there, so that a run that was cut off anywhere is put right by the next one.
 
+use jiff::Timestamp;
+
 use super::plan::StreamFrom;
+use super::retention::expired;
 use super::{Endpoint, Job, Point, ReplicaDataset, ReplicationError, Step, TreePlan, Work};
 
 /// A dataset whose newest common state is known.
@@ -18,6 +21,16 @@ pub(super) struct Settled<'a> {
     pub(super) guid: u64,
     /// Its name at the target.
     pub(super) name: &'a str,
+}
+
+impl Settled<'_> {
+    /// When the newest state that both have was taken.
+    pub(super) fn creation(&self) -> Option<i64> {
+        let mut points = self.source.snapshots.iter().chain(&self.source.bookmarks);
+        points
+            .find(|point| point.guid == self.guid)
+            .map(|point| point.creation)
+    }
 }
 
 /// Bookmarks that are made of snapshots before they are sent. Whatever of them is the target's newest state when a run is cut off, has one.
@@ -94,11 +107,26 @@ pub(super) async fn upkeep(
     source: &dyn Endpoint,
     target: &dyn Endpoint,
     settled: &[Settled<'_>],
+    now: Timestamp,
 ) -> Result<(), ReplicationError> {
     let mut requests = Requests::default();
+    let keep = job.keep_policy().ok().flatten();
     for dataset in settled {
         requests.add(job, dataset);
+        if let (Some(policy), Some(copy)) = (&keep, dataset.copy)
+            && let Some(newest) = copy
+                .snapshots
+                .iter()
+                .find(|point| point.guid == dataset.guid)
+        {
+            let expired = expired(policy, copy, newest, now);
+            requests
+                .destroy_target
+                .extend(expired.iter().map(|name| format!("{}@{name}", copy.name)));
+        }
     }
+    requests.destroy_target.sort();
+    requests.destroy_target.dedup();
     let tag = job.tag();
     if !requests.bookmark.is_empty() {
         source.bookmark(requests.bookmark).await?;

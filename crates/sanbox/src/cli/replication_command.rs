@@ -6,14 +6,19 @@ use super::flag::{both, long, short};
 pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
-    operands: "create NAME --from DATASET --to DATASET | list | show NAME | run NAME | cancel NAME | pause NAME | resume NAME | \
+    operands: "create NAME --from [HOST:]DATASET --to [HOST:]DATASET | list | show NAME | run NAME | cancel NAME | pause NAME | resume NAME | \
                reset NAME | adopt NAME | remove NAME",
     flags: &[
-        long("from", Some("DATASET"), "create: the source"),
+        long("from", Some("[HOST:]DATASET"), "create: the source"),
         long(
             "to",
-            Some("DATASET"),
+            Some("[HOST:]DATASET"),
             "create: the target, which the first run makes",
+        ),
+        long(
+            "ssh",
+            Some("COMMAND"),
+            "create: what to run in place of ssh, such as 'ssh -i /root/backup-key'",
         ),
         both('r', "recursive", None, "create: datasets below go along"),
         both(
@@ -46,6 +51,16 @@ pub(crate) const REPLICATION: Command = Command {
             "bandwidth",
             Some("SIZE"),
             "create: bytes a second at most, such as 20M",
+        ),
+        long(
+            "window",
+            Some("HH:MM-HH:MM"),
+            "create: hours of the day in which the daemon sends",
+        ),
+        long(
+            "keep",
+            Some("POLICY"),
+            "create: what the target keeps, such as 'daily=30 monthly=12' (everything)",
         ),
         both(
             'w',
@@ -86,16 +101,24 @@ pub(crate) const REPLICATION: Command = Command {
          destroys the snapshots there, and a hold keeps the newest common snapshot at the target.",
         "The target's datasets are read-only and not mounted by themselves; mountpoint, sharenfs, sharesmb, org.sanbox:nbd and policies come along \
          as received properties and are not in force there.",
+        "HOST:DATASET is on another host, with OpenZFS or this program, where the user that runs this one can log in by ssh without a password: \
+         'root@backup:vault/vm' as the target pushes, as the source pulls. Nothing is installed there.",
         "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \
          words, and never rolled back unasked: 'adopt --rollback' does it. 'adopt' alone takes a target that exists and has a snapshot in common.",
         "pause and resume: the daemon leaves the job alone, or goes on. cancel: ends the run under way; what was sent is kept. reset: gives up \
          what an interrupted receive left at the target, and tries at once. remove: forgets the job; source and target stay as they are.",
+        "--keep: of each class the first snapshot of each period stays at the target, so many of them, whatever the source has still. Only \
+         snapshots that the job sent are destroyed, none that is held or cloned, and never the newest common one.",
         "The jobs are in replication.toml of the state directory.",
     ],
     examples: &[
         (
             "sanbox replication create vm --from tank/vm --to backup/vm -r",
             "a dataset with all below it, on another pool",
+        ),
+        (
+            "sanbox replication create off --from tank/vm --to root@backup:vault/vm -r --window 22:00-06:00 --keep 'daily=30 monthly=12'",
+            "to another host at night, which keeps more than the source",
         ),
         (
             "sanbox replication create vm --from tank/vm --to backup/vm -n",

@@ -43,6 +43,11 @@ const CHECKS: &[(&str, &str, u64)] = &[
         60,
     ),
     ("jobs", "commands given over the API that failed", 10),
+    (
+        "replication",
+        "jobs of replication that are not complete",
+        10,
+    ),
     ("certificate", "the end of the console's certificate", 3600),
     ("clock", "a clock that went back", 60),
     ("memory", "the memory that the process takes", 10),
@@ -137,6 +142,7 @@ impl Checker {
                     .collect()
             }
             "jobs" => self.jobs(now),
+            "replication" => replication_problems(appliance, now),
             "certificate" => {
                 let end = self.certificate;
                 end.and_then(|end| rules::certificate(end, now))
@@ -192,6 +198,8 @@ impl Checker {
             let ended = job.ended.unwrap_or(job.started);
             // What failed in a shell was seen there.
             job.origin != "shell"
+                // What a run of replication met is its own check's.
+                && job.origin != super::replication::ORIGIN
                 && job.started >= self.began
                 && ended + JOB_SECONDS > now
                 && matches!(job.state, JobState::Failed | JobState::Interrupted)
@@ -236,6 +244,16 @@ impl Checker {
         }
         found
     }
+}
+
+fn replication_problems(appliance: &Appliance, now: u64) -> Vec<Condition> {
+    let problems = appliance.replications().problems().into_iter();
+    problems
+        .filter_map(|(job, error, since)| {
+            let since = u64::try_from(since.as_second()).unwrap_or(0);
+            rules::replication(&job, &error, now.saturating_sub(since))
+        })
+        .collect()
 }
 
 /// A pool's state, and when it was made, in seconds since 1970.

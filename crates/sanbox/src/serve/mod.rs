@@ -18,6 +18,7 @@ mod notify;
 mod outbox;
 mod policies;
 mod redirect;
+mod replication;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 pub(crate) mod smb;
@@ -240,6 +241,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
 
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
+    let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
     let metrics = match config.metrics.port {
         0 => None,
         port => match metrics::listen(port).await {
@@ -294,6 +296,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     control.abort();
     reloading.abort();
     policies.abort();
+    replicating.abort();
+    appliance.replications().cancel_all();
     let _ = std::fs::remove_file(&socket);
     let requests = appliance.stop_sharing();
     log_while_waiting("requests of clients to end", requests).await;

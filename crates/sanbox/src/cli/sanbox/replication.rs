@@ -7,7 +7,7 @@ use manage::replication::{
 use super::{Arguments, print_table};
 use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
-use crate::replication::{endpoint, run_job};
+use crate::replication::{run_job, source_of, target_of};
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
@@ -46,6 +46,7 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
         name: name.to_owned(),
         from: side("from")?,
         to: side("to")?,
+        ssh: args.long("ssh").unwrap_or_default().to_owned(),
         recursive: args.has_long("recursive"),
         exclude: owned(args.longs("exclude")),
         select: owned(args.longs("select")),
@@ -57,6 +58,8 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
         set: owned(args.longs("set")),
         not_in_force: owned(args.longs("not-in-force")),
         bandwidth: args.long("bandwidth").unwrap_or_default().to_owned(),
+        window: args.long("window").unwrap_or_default().to_owned(),
+        keep: args.long("keep").unwrap_or_default().to_owned(),
         paused: false,
     };
     job.check().map_err(|error| refused(session, &error))?;
@@ -101,8 +104,8 @@ async fn planned(session: &Session, job: &Job) -> Result<TreePlan, Exit> {
     let failed =
         |error: ReplicationError| session.fail(format!("cannot replicate '{}': {error}", job.from));
     let ask = async {
-        let source = endpoint(&session.appliance, &job.source()).await?;
-        let target = endpoint(&session.appliance, &job.target()).await?;
+        let source = source_of(&session.appliance, job).await?;
+        let target = target_of(&session.appliance, job).await?;
         replication::foresee(job, &*source, &*target).await
     };
     ask.await.map_err(failed)
@@ -188,6 +191,13 @@ async fn show(session: &Session, name: &str) -> Outcome {
     let line = |key: &str, value: String| session.out.line(format!("{key:<10} {value}"));
     line("from", job.from.clone());
     line("to", job.to.clone());
+    let as_of = state
+        .ended
+        .as_ref()
+        .and_then(|ended| ended.result.as_ref().ok()?.as_of);
+    if let Some(as_of) = as_of {
+        line("as of", as_of.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
+    }
     line("state", state_word(&job, &state));
     line(
         "next",
@@ -297,7 +307,7 @@ async fn reset(session: &Session, name: &str) -> Outcome {
     let replications = session.appliance.replications();
     replications.cancel(name);
     let done = async {
-        let target = endpoint(&session.appliance, &job.target()).await?;
+        let target = target_of(&session.appliance, &job).await?;
         replication::reset(&job, &*target).await
     };
     let given_up = done
@@ -318,8 +328,8 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
         return preview(session, &job).await;
     }
     let done = async {
-        let source = endpoint(&session.appliance, &job.source()).await?;
-        let target = endpoint(&session.appliance, &job.target()).await?;
+        let source = source_of(&session.appliance, &job).await?;
+        let target = target_of(&session.appliance, &job).await?;
         replication::adopt(&job, &*source, &*target, args.has_long("rollback")).await
     };
     let adopted = done
