@@ -95,8 +95,9 @@ pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
 pub use zil::{LogBlocks, ZilStats};
 pub use zpl::{
-    Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
-    FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,
-    SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
+    Access, Attr, ByteRange, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry,
+    FileId, FileType, FsError, FsResult, FsStat, HeldLock, ListLimit, Listing, LockMode, LockTable,
+    Made, ReadData, Renamed, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp,
+    WccAttr, Written, XattrMode, flags,
 };
 pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

@@ -221,14 +221,41 @@ pub struct Control {
     pub roles: bool,
 }
 
+/// A version of NFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NfsVersion {
+    /// NFSv3.
+    #[serde(rename = "3")]
+    V3,
+    /// NFSv4.0.
+    #[serde(rename = "4.0")]
+    V40,
+    /// NFSv4.1.
+    #[serde(rename = "4.1")]
+    V41,
+    /// NFSv4.2.
+    #[serde(rename = "4.2")]
+    V42,
+}
+
+impl NfsVersion {
+    /// All that are served by default.
+    pub const ALL: [Self; 4] = [Self::V3, Self::V40, Self::V41, Self::V42];
+}
+
 /// Settings of the NFS server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Nfs {
     /// Serve NFS at all.
     pub enabled: bool,
-    /// TCP port of NFSv3 and MOUNT.
+    /// TCP port of NFS and MOUNT.
     pub port: u16,
+    /// Versions of NFS that are served, of `3`, `4.0`, `4.1` and `4.2`.
+    pub versions: Vec<NfsVersion>,
+    /// Seconds that an NFSv4 client which says nothing keeps what it has open and locked when others
+    /// are in its way.
+    pub lease_seconds: u32,
     /// Answer port queries at port 111 where nothing else does, and register with a running
     /// rpcbind.
     pub portmap: bool,
@@ -243,6 +270,8 @@ impl Default for Nfs {
         Self {
             enabled: true,
             port: 2049,
+            versions: NfsVersion::ALL.to_vec(),
+            lease_seconds: 90,
             portmap: true,
             connections_max: 4096,
             idle_seconds: 3600,

@@ -1,17 +1,17 @@
 //! The service: takes one RPC record, finds the program and the procedure, and answers.
 
+use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Reply};
 use crate::record::Record;
 use crate::reply_cache::{Admission, Key, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::server::Server;
-use crate::xdr::Reader;
-use crate::{mount, portmap, v3};
+use crate::{mount, portmap, v3, v4};
 use engine::IoBuf;
 use std::net::SocketAddr;
 
 /// The longest record the server takes, in bytes: the largest WRITE and its envelope.
-pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
+pub const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 64 * 1024;
 
 impl Server {
     /// Answers one RPC message that came from `peer`. `None` says nothing: the message is no call.
@@ -30,7 +30,12 @@ impl Server {
             Err(rejected) => return rpc::reject(rejected).map(Reply::from),
         };
         let arguments = record.arguments();
-        if call.program == v3::PROGRAM && v3::runs_once(call.procedure) {
+        let runs_once = match (call.program, call.version) {
+            (v3::PROGRAM, v4::VERSION) => v4::runs_once(call.procedure, arguments.clone()),
+            (v3::PROGRAM, _) => v3::runs_once(call.procedure),
+            _ => false,
+        };
+        if runs_once {
             let client = peer.ip().to_canonical();
             let key = Key {
                 client,
@@ -42,33 +47,48 @@ impl Server {
             match admission {
                 Admission::Repeat(answer) => return answer.await.map(Reply::from),
                 Admission::Run(running) => {
-                    let reply = self.dispatch(peer, local, call, arguments, data).await;
+                    let reply = self.dispatch(peer, local, &record, call, data).await;
                     running.finish(&reply.to_vec());
                     return Some(reply);
                 }
             }
         }
-        Some(self.dispatch(peer, local, call, arguments, data).await)
+        Some(self.dispatch(peer, local, &record, call, data).await)
     }
 
     async fn dispatch(
         &self,
         peer: SocketAddr,
         local: SocketAddr,
+        record: &Record,
         call: &Call,
-        arguments: Reader<'_>,
         data: Option<IoBuf>,
     ) -> Reply {
+        let arguments = record.arguments();
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
             // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
-            (v3::PROGRAM, v3::VERSION) if matches!(call.credential, Credential::Other(_)) => {
+            (v3::PROGRAM, v3::VERSION | v4::VERSION)
+                if matches!(call.credential, Credential::Other(_)) =>
+            {
                 Outcome::Denied(AuthProblem::TooWeak)
             }
-            (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments, data).await,
+            (v3::PROGRAM, v3::VERSION) if self.serves_v3() => {
+                v3::call(self, peer, call, arguments, data).await
+            }
+            (v3::PROGRAM, v4::VERSION) if self.serves_v4() => {
+                // Apart: else each call of version 3 would have the room that this one takes.
+                Box::pin(v4::call(self, peer, call, arguments, record.head.len())).await
+            }
             (v3::PROGRAM, version) => {
                 self.note_refused_version(peer.ip(), version);
-                mismatch(v3::VERSION, v3::VERSION)
+                let served = [
+                    (v3::VERSION, self.serves_v3()),
+                    (v4::VERSION, self.serves_v4()),
+                ];
+                let served = || served.iter().filter(|(_, served)| *served).map(|(v, _)| *v);
+                let low = served().min().unwrap_or(v3::VERSION);
+                mismatch(low, served().max().unwrap_or(low))
             }
             (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
             (mount::PROGRAM, _) => mismatch(1, 3),

@@ -23,7 +23,7 @@ const MAGIC: [u8; 4] = *b"sbx1";
 const MAGIC_SNAPSHOT: [u8; 4] = *b"sbx2";
 
 /// A snapshot of the dataset that a handle names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct InSnapshot {
     /// Its object in the pool.
     pub(crate) object: u64,
@@ -41,7 +41,7 @@ pub(crate) fn in_snapshot(fs: &FsHandle) -> Option<InSnapshot> {
 }
 
 /// A file, named so that any later server finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileHandle {
     /// Guid of the dataset that is exported.
     pub(crate) dataset: u64,
@@ -96,6 +96,17 @@ impl FileHandle {
             },
         })
     }
+}
+
+/// Why a file handle is of no use to a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandleRefusal {
+    /// It is not one of ours.
+    BadHandle,
+    /// Its dataset is not shared (any more).
+    Stale,
+    /// The client is on no list.
+    Forbidden,
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! NFS version 3 with MOUNT and the port mapper, as a service: one RPC record in, one reply out.
+//! NFS versions 3 and 4 with MOUNT and the port mapper, as a service: one RPC record in, one reply out.
 //!
 //! Guarantees: no input makes it panic or allocate more than the input justifies; a reply says `FILE_SYNC` only when the
 //! engine said so. It does not know sockets, clocks or DNS: records come from [`record::Assembler`], time arrives by
 //! [`Server::tick`], names by a [`exports::Resolver`].
 //!
-//! RFC 1813 (NFSv3, MOUNT v3), RFC 5531 (RPC), RFC 4506 (XDR), RFC 1833 (port mapper).
+//! RFC 1813 (NFSv3, MOUNT v3), RFC 7530, 8881 and 7862 (NFSv4.0, 4.1, 4.2), RFC 8276 (extended attributes), RFC 5531 (RPC),
+//! RFC 4506 (XDR), RFC 1833 (port mapper).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -12,6 +13,7 @@
 mod dispatch;
 pub mod exports;
 mod handle;
+mod limits;
 mod mount;
 mod mounts;
 mod nested;
@@ -22,12 +24,13 @@ mod reply_cache;
 mod rpc;
 mod server;
 mod v3;
+mod v4;
 mod xdr;
 
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
-pub use server::{Export, Server, ServerConfig};
+pub use server::{Export, Server, ServerConfig, Versions};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

@@ -3,7 +3,7 @@
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
 use crate::xdr::{Reader, Writer};
-use crate::{mount, v3};
+use crate::{mount, v3, v4};
 use std::net::{IpAddr, SocketAddr};
 
 /// Program number of the port mapper, which is also rpcbind's.
@@ -13,8 +13,9 @@ const TCP: u32 = 6;
 /// Longest string in rpcbind's arguments: no transport's name or address is longer.
 const STRING_MAX: usize = 256;
 /// What is served, on the one port: program and version.
-const SERVED: [(u32, u32); 3] = [
+const SERVED: [(u32, u32); 4] = [
     (v3::PROGRAM, v3::VERSION),
+    (v3::PROGRAM, v4::VERSION),
     (mount::PROGRAM, 3),
     (mount::PROGRAM, 1),
 ];

@@ -7,15 +7,16 @@
 //! +--+--------------------------------+
 //! ```
 
+use crate::limits::ENVELOPE_BYTES;
 use crate::rpc::{Call, Rejected};
-use crate::v3;
 use crate::xdr::Reader;
+use crate::{v3, v4};
 use engine::IoBuf;
 use std::ops::Range;
 use thiserror::Error;
 
-/// Fragments one record may consist of. The Linux, macOS and ESXi clients send one.
-const FRAGMENTS_MAX: u32 = 64;
+/// Fragments one record may consist of. The Linux, macOS and ESXi clients send one; pynfs cuts a record into pieces of 2 KiB.
+const FRAGMENTS_MAX: u32 = 1024;
 
 /// One RPC message without its record mark, its envelope decoded.
 #[derive(Debug, Clone)]
@@ -39,10 +40,13 @@ impl Record {
     #[must_use]
     pub fn reply_bytes_max(&self) -> usize {
         match &self.call {
+            Ok(call) if call.program == v3::PROGRAM && call.version == v4::VERSION => {
+                v4::answer_bytes_max(call.procedure, self.arguments())
+            }
             Ok(call) if call.program == v3::PROGRAM => {
                 v3::answer_bytes_max(call.procedure, self.arguments())
             }
-            _ => v3::ENVELOPE_BYTES,
+            _ => ENVELOPE_BYTES,
         }
     }
 }
@@ -237,7 +241,7 @@ mod tests {
             Err(RecordError::TooLong { limit: 100 })
         );
         let mut a = Assembler::new(100);
-        let outcome = (0..100).map(|_| a.header([0; 4])).find(Result::is_err);
+        let outcome = (0..2000).map(|_| a.header([0; 4])).find(Result::is_err);
         assert_eq!(outcome, Some(Err(RecordError::TooManyFragments)));
     }
 

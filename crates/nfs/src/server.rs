@@ -2,10 +2,12 @@
 //! `dispatch`.
 
 use crate::exports::{Access, GrammarError, Resolver, Rules};
-use crate::handle::FileHandle;
+use crate::handle::{FileHandle, HandleRefusal};
 use crate::mounts::Mounts;
 use crate::reply_cache::ReplyCache;
 use crate::rpc::Credential;
+use crate::v4::pseudo::PseudoTree;
+use crate::v4::state::StateTable;
 use engine::{Client, Cred, FsHandle};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -42,6 +44,30 @@ pub struct ServerConfig {
     pub boot_verifier: u64,
     /// Turns names in access lists into addresses.
     pub resolver: Box<dyn Resolver>,
+    /// What is served of NFS.
+    pub versions: Versions,
+}
+
+/// What is served of NFS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    /// Version 3.
+    pub v3: bool,
+    /// Which of version 4's minor versions 0, 1 and 2.
+    pub v4_minors: [bool; 3],
+    /// How long a client of version 4 that says nothing keeps what it has open and locked, in seconds.
+    pub lease_seconds: u32,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self {
+            v3: true,
+            v4_minors: [true; 3],
+            // As Linux's server.
+            lease_seconds: 90,
+        }
+    }
 }
 
 /// An export with its rules parsed.
@@ -60,6 +86,10 @@ struct ServerState {
     resolver: Box<dyn Resolver>,
     now_ns: AtomicU64,
     exports: RwLock<Arc<BTreeMap<u64, Arc<ServedExport>>>>,
+    /// The tree over the exports, and how often they were replaced.
+    pseudo: RwLock<(Arc<PseudoTree>, u64)>,
+    versions: Versions,
+    v4_state: Mutex<StateTable>,
     access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
     mounts: Mutex<Mounts>,
@@ -74,21 +104,11 @@ pub struct Server {
 }
 
 /// The caller of a request, and its rights on one export.
+#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) fs: FsHandle,
     pub(crate) cred: Cred,
     pub(crate) write: bool,
-}
-
-/// Why a file handle is of no use to a caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HandleRefusal {
-    /// It is not one of ours.
-    BadHandle,
-    /// Its dataset is not shared (any more).
-    Stale,
-    /// The client is on no list.
-    Forbidden,
 }
 
 impl Server {
@@ -102,6 +122,12 @@ impl Server {
                 resolver: config.resolver,
                 now_ns: AtomicU64::new(0),
                 exports: RwLock::default(),
+                pseudo: RwLock::new((Arc::new(PseudoTree::new(std::iter::empty())), 1)),
+                versions: config.versions,
+                v4_state: Mutex::new(StateTable::new(
+                    config.boot_verifier,
+                    config.versions.lease_seconds,
+                )),
                 access_cache: Mutex::default(),
                 replies: Mutex::default(),
                 mounts: Mutex::default(),
@@ -135,11 +161,22 @@ impl Server {
                 Err(error) => refused.push((export, error)),
             }
         }
+        let shares = served
+            .iter()
+            .map(|(guid, share)| (*guid, share.export.path.as_str()));
+        let tree = Arc::new(PseudoTree::new(shares));
         *self
             .shared
             .exports
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+        let mut pseudo = self
+            .shared
+            .pseudo
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *pseudo = (tree, pseudo.1 + 1);
+        drop(pseudo);
         lock(&self.shared.access_cache).clear();
         refused
     }
@@ -147,6 +184,62 @@ impl Server {
     /// Tells the time, in nanoseconds from any fixed start; about once a second is enough.
     pub fn tick(&self, now_ns: u64) {
         self.shared.now_ns.store(now_ns, Ordering::Relaxed);
+        self.v4().tick(now_ns);
+    }
+
+    /// What NFSv4's clients have with the server.
+    pub(crate) fn v4(&self) -> MutexGuard<'_, StateTable> {
+        lock(&self.shared.v4_state)
+    }
+
+    /// The pseudo file system over the exports.
+    pub(crate) fn pseudo(&self) -> Arc<PseudoTree> {
+        let pseudo = self.shared.pseudo.read();
+        Arc::clone(&pseudo.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Grows with every change of the exports.
+    pub(crate) fn exports_version(&self) -> u64 {
+        let pseudo = self.shared.pseudo.read();
+        let version = pseudo.unwrap_or_else(PoisonError::into_inner).1;
+        self.shared.boot_verifier.wrapping_add(version)
+    }
+
+    pub(crate) fn serves_minor(&self, minor: u32) -> bool {
+        let minors = self
+            .shared
+            .versions
+            .v4_minors
+            .get(usize::try_from(minor).unwrap_or(usize::MAX));
+        minors.copied().unwrap_or(false)
+    }
+
+    /// Whether NFS version 3 is served.
+    pub(crate) fn serves_v3(&self) -> bool {
+        self.shared.versions.v3
+    }
+
+    /// Whether any minor version of NFS version 4 is served.
+    pub(crate) fn serves_v4(&self) -> bool {
+        self.shared.versions.v4_minors.contains(&true)
+    }
+
+    pub(crate) fn lease_seconds(&self) -> u32 {
+        self.shared.versions.lease_seconds
+    }
+
+    /// What names this server among others (RFC 8881, section 2.10.5): no other has it.
+    pub(crate) fn scope(&self) -> Vec<u8> {
+        format!("sanbox-{:x}", self.shared.boot_verifier).into_bytes()
+    }
+
+    /// Lets go of files that NFSv4's clients have no longer open.
+    pub(crate) async fn release_closed(&self) {
+        let released = self.v4().take_released();
+        for (fs, file) in released {
+            // A file system that is gone holds nothing.
+            let _gone = fs.release(file).await;
+        }
     }
 
     /// Returns the clients that asked for a version of NFS that is not served, and which, each once.

@@ -140,6 +140,17 @@ impl Writer {
         self.bytes
     }
 
+    /// Returns what has been written so far.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Writes so many zero bytes.
+    pub(crate) fn zeroes(&mut self, count: usize) -> &mut Self {
+        self.bytes.resize(self.bytes.len() + count, 0);
+        self
+    }
+
     /// Returns how many bytes have been written.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
@@ -183,6 +194,12 @@ impl Writer {
     pub(crate) fn opaque(&mut self, data: &[u8]) -> &mut Self {
         self.u32(u32::try_from(data.len()).expect("opaque data in replies is far below 4 GiB"));
         self.opaque_fixed(data)
+    }
+}
+
+impl From<Vec<u8>> for Writer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes }
     }
 }
 

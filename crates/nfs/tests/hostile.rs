@@ -24,6 +24,7 @@ fn server() -> Server {
         nfs_port: 2049,
         boot_verifier: 1,
         resolver: Box::new(NoNames),
+        versions: nfs::Versions::default(),
     })
 }
 
@@ -91,6 +92,154 @@ fn damaged_calls_are_answered_briefly_or_not_at_all() {
         answered > 30_000,
         "most calls keep a readable envelope, {answered} did"
     );
+}
+
+/// A COMPOUND of a minor version, with operations as words.
+fn compound(xid: u32, minor: u32, operations: &[&[u32]]) -> Vec<u8> {
+    let mut m = words(&[xid, 0, 2, 100_003, 4, 1]);
+    m.extend(words(&[1, 24, 0, 0, 1000, 100, 1, 100, 0, 0]));
+    let count = u32::try_from(operations.len()).expect("few");
+    m.extend(words(&[0, minor, count]));
+    for operation in operations {
+        m.extend(words(operation));
+    }
+    m
+}
+
+/// The numbers and states of the results of a COMPOUND whose results have no bodies, behind its own status.
+fn statuses(reply: Option<Reply>) -> Vec<u32> {
+    let reply = reply.expect("an answer");
+    let bytes: Vec<u8> = reply
+        .pieces
+        .iter()
+        .flat_map(AsRef::as_ref)
+        .copied()
+        .collect();
+    let (words, _) = bytes.as_chunks::<4>();
+    let words: Vec<u32> = words.iter().map(|word| u32::from_be_bytes(*word)).collect();
+    words[6..].to_vec()
+}
+
+#[test]
+fn damaged_compounds_are_answered_briefly_or_not_at_all() {
+    let server = server();
+    let mut random = Random(0x5eed4);
+    let state: &[u32] = &[1, 0, 0, 0];
+    let with = |number: u32, rest: &[u32]| [&[number], state, rest].concat();
+    let valid: Vec<Vec<u32>> = vec![
+        vec![24],
+        vec![10],
+        vec![9, 2, 0x0010_011a, 0x00b0_a23a],
+        vec![15, 4, 0x7461_6e6b],
+        vec![26, 0, 0, 0, 0, 4096, 4096, 1, 0x0018_0800],
+        vec![
+            35,
+            1,
+            2,
+            2,
+            0x6d65_0000,
+            1,
+            3,
+            0x7463_7000,
+            1,
+            0x3100_0000,
+            1,
+        ],
+        vec![36, 0, 1, 1, 2],
+        vec![
+            18,
+            1,
+            3,
+            0,
+            0,
+            1,
+            1,
+            0x6f00_0000,
+            1,
+            0,
+            0,
+            0,
+            0,
+            1,
+            0x6600_0000,
+        ],
+        vec![
+            12,
+            1,
+            0,
+            0,
+            0,
+            0,
+            9,
+            1,
+            1,
+            1,
+            0,
+            0,
+            0,
+            1,
+            0,
+            1,
+            1,
+            0x6c00_0000,
+        ],
+        with(25, &[0, 0, 4096]),
+        with(38, &[0, 0, 2, 4, 0x6461_7461]),
+        with(34, &[2, 0, 2, 4, 0o644]),
+        vec![42, 1, 2, 2, 0x6d65_0000, 0, 0, 0],
+        vec![53, 0, 0, 0, 0, 1, 0, 0, 1],
+    ];
+    let mut answered = 0;
+    for round in 0..40_000_u32 {
+        let count = 1 + random.next(6);
+        let chosen: Vec<&[u32]> = (0..count)
+            .map(|_| valid[random.next(valid.len())].as_slice())
+            .collect();
+        let minor = u32::try_from(random.next(4)).expect("small");
+        let mut record = compound(round, minor, &chosen);
+        for _ in 0..random.next(4) {
+            let at = random.next(record.len());
+            record[at] = [0, 1, 0x7f, 0x80, 0xff][random.next(5)];
+        }
+        if random.next(3) == 0 {
+            record.truncate(random.next(record.len()));
+        }
+        if let Some(reply) = call(&server, record) {
+            answered += 1;
+            assert!(reply.len() < 8192, "round {round}: {} bytes", reply.len());
+            assert_eq!(reply.len() % 4, 0, "round {round}");
+        }
+    }
+    assert!(
+        answered > 20_000,
+        "most calls keep a readable envelope, {answered} did"
+    );
+}
+
+#[test]
+fn operations_come_where_the_standard_has_them() {
+    let check = |minor, operations: &[&[u32]], expect: &[u32]| {
+        let found = statuses(call(&server(), compound(1, minor, operations)));
+        assert_eq!(found, expect, "{minor}: {operations:?}");
+    };
+    let sequence: &[u32] = &[53, 0, 0, 0, 0, 1, 0, 0, 1];
+    // The status of all, an empty tag, how many results; then each operation's number and status.
+    check(0, &[], &[0, 0, 0]);
+    check(3, &[&[24]], &[10021, 0, 0]);
+    check(0, &[&[24], &[32], &[31]], &[0, 0, 3, 24, 0, 32, 0, 31, 0]);
+    check(0, &[&[31]], &[10030, 0, 1, 31, 10030]);
+    check(0, &[&[10]], &[10020, 0, 1, 10, 10020]);
+    check(0, &[&[2]], &[10044, 0, 1, 10044, 10044]);
+    check(0, &[&[53]], &[10044, 0, 1, 10044, 10044]);
+    check(0, &[&[22, 4, 1]], &[10001, 0, 1, 22, 10001]);
+    check(0, &[&[22, 400]], &[10036, 0, 1, 22, 10036]);
+    check(1, &[&[24]], &[10071, 0, 1, 24, 10071]);
+    check(1, &[sequence], &[10052, 0, 1, 53, 10052]);
+    check(1, &[&[57, 0, 1], &[24]], &[10081, 0, 1, 57, 10081]);
+    check(1, &[&[57, 0, 1]], &[10022, 0, 1, 57, 10022]);
+    check(1, &[&[59]], &[10044, 0, 1, 10044, 10044]);
+    let many = vec![[24].as_slice(); 129];
+    check(0, &many, &[10018, 0, 0]);
 }
 
 #[test]

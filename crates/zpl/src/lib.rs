@@ -15,6 +15,7 @@ mod backing;
 mod data;
 mod error;
 mod fs;
+mod locks;
 mod log;
 mod make;
 mod names;
@@ -34,6 +35,7 @@ mod znode;
 pub use attr_cache::AttrCache;
 pub use error::{FsError, FsResult};
 pub use fs::{Fs, FsOptions, SnapDir};
+pub use locks::{ByteRange, HeldLock, LockMode, LockTable};
 pub use root::create_root;
 pub use types::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,

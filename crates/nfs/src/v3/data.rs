@@ -1,7 +1,8 @@
 //! READ, WRITE and COMMIT. What RFC 1813, section 4.4 allows the owner of a file beyond its mode, the file system decides from the
 //! credential.
 
-use super::{Answer, Request, TRANSFER_BYTES_MAX, attr};
+use super::{Answer, Request, attr};
+use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Piece, Reply};
 use crate::server::Caller;
 use crate::v3::status::Status;

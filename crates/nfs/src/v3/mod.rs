@@ -9,10 +9,11 @@ mod data;
 mod directory;
 mod status;
 
-use crate::handle::{FileHandle, in_snapshot};
+use crate::handle::{FileHandle, HandleRefusal, in_snapshot};
+use crate::limits::{ENVELOPE_BYTES, TRANSFER_BYTES_MAX};
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Credential, Refusal};
-use crate::server::{Caller, HandleRefusal, Server};
+use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
 use engine::{Access, Attr, FileType, FsError, IoBuf};
 use status::Status;
@@ -22,8 +23,6 @@ use std::net::SocketAddr;
 pub(crate) const PROGRAM: u32 = 100_003;
 /// The version served.
 pub(crate) const VERSION: u32 = 3;
-/// The most one READ or WRITE moves, in bytes.
-pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
 /// RFC 1813, section 2.4: NFS3_FHSIZE.
 const HANDLE_BYTES_MAX: usize = 64;
@@ -31,9 +30,6 @@ const HANDLE_BYTES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 4096;
 /// Longest target of a symbolic link taken from the wire.
 const PATH_BYTES_MAX: usize = 65536;
-
-/// What an answer has besides data: the envelope, attributes, a handle; rounded up.
-pub(crate) const ENVELOPE_BYTES: usize = 1024;
 
 /// The procedures by number (RFC 1813, section 3).
 mod procedure {

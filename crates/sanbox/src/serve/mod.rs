@@ -126,6 +126,17 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
     Ok(config)
 }
 
+/// Returns which versions of NFS the configuration has served.
+fn nfs_versions(config: &manage::config::Nfs) -> ::nfs::Versions {
+    use manage::config::NfsVersion as V;
+    let served = |version| config.versions.contains(&version);
+    ::nfs::Versions {
+        v3: served(V::V3),
+        v4_minors: [V::V40, V::V41, V::V42].map(served),
+        lease_seconds: config.lease_seconds.clamp(10, 3600),
+    }
+}
+
 /// Runs the daemon until it is told to end.
 pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
@@ -142,6 +153,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         nfs_port: config.nfs.port,
         boot_verifier: verifier,
         resolver: Box::new(resolve::HostNames::default()),
+        versions: nfs_versions(&config.nfs),
     });
     let limits = nfs::Limits {
         connections_max: config.nfs.connections_max,
@@ -224,7 +236,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             for (client, version) in server.take_refused_versions() {
                 tracing::warn!(
                     target: NFS,
-                    "{client} asked for NFSv{version}, which is not served: clients mount with vers=3"
+                    "{client} asked for NFSv{version}, which is not served (see `versions` under [nfs])"
                 );
             }
         }

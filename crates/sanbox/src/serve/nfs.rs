@@ -481,8 +481,10 @@ async fn connection(
                 None => reading = false,
             },
             sent = send(&mut answers, &shared.replies), if !answers.is_empty() => {
-                // The client has gone or takes nothing: the connection is of no more use.
+                // The client has gone or takes nothing: the connection is of no more use. Calls under way run to their
+                // end, for their answers are kept for the client that asks again.
                 if sent.is_err() {
+                    while calls.next().await.is_some() {}
                     return;
                 }
             }

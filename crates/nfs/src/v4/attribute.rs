@@ -1,0 +1,464 @@
+//! Attributes of files (RFC 7530, section 5; RFC 8881, section 5; RFC 7862, section 12): which are served, how each is written,
+//! and what a client sets.
+
+use super::bitmap::Bitmap;
+use super::operation::{RawAttributes, time};
+use super::status::Status;
+use crate::xdr::{Reader, Writer};
+use engine::{Attr, FileType, FsStat, SetAttr, SetTime, Timestamp};
+
+/// Attribute numbers.
+pub(super) mod number {
+    pub(crate) const SUPPORTED_ATTRS: u32 = 0;
+    pub(crate) const TYPE: u32 = 1;
+    pub(crate) const FH_EXPIRE_TYPE: u32 = 2;
+    pub(crate) const CHANGE: u32 = 3;
+    pub(crate) const SIZE: u32 = 4;
+    pub(crate) const LINK_SUPPORT: u32 = 5;
+    pub(crate) const SYMLINK_SUPPORT: u32 = 6;
+    pub(crate) const NAMED_ATTR: u32 = 7;
+    pub(crate) const FSID: u32 = 8;
+    pub(crate) const UNIQUE_HANDLES: u32 = 9;
+    pub(crate) const LEASE_TIME: u32 = 10;
+    pub(crate) const RDATTR_ERROR: u32 = 11;
+    pub(crate) const ACLSUPPORT: u32 = 13;
+    pub(crate) const CANSETTIME: u32 = 15;
+    pub(crate) const CASE_INSENSITIVE: u32 = 16;
+    pub(crate) const CASE_PRESERVING: u32 = 17;
+    pub(crate) const CHOWN_RESTRICTED: u32 = 18;
+    pub(crate) const FILEHANDLE: u32 = 19;
+    pub(crate) const FILEID: u32 = 20;
+    pub(crate) const FILES_AVAIL: u32 = 21;
+    pub(crate) const FILES_FREE: u32 = 22;
+    pub(crate) const FILES_TOTAL: u32 = 23;
+    pub(crate) const HOMOGENEOUS: u32 = 26;
+    pub(crate) const MAXFILESIZE: u32 = 27;
+    pub(crate) const MAXLINK: u32 = 28;
+    pub(crate) const MAXNAME: u32 = 29;
+    pub(crate) const MAXREAD: u32 = 30;
+    pub(crate) const MAXWRITE: u32 = 31;
+    pub(crate) const MODE: u32 = 33;
+    pub(crate) const NO_TRUNC: u32 = 34;
+    pub(crate) const NUMLINKS: u32 = 35;
+    pub(crate) const OWNER: u32 = 36;
+    pub(crate) const OWNER_GROUP: u32 = 37;
+    pub(crate) const RAWDEV: u32 = 41;
+    pub(crate) const SPACE_AVAIL: u32 = 42;
+    pub(crate) const SPACE_FREE: u32 = 43;
+    pub(crate) const SPACE_TOTAL: u32 = 44;
+    pub(crate) const SPACE_USED: u32 = 45;
+    pub(crate) const TIME_ACCESS: u32 = 47;
+    pub(crate) const TIME_ACCESS_SET: u32 = 48;
+    pub(crate) const TIME_CREATE: u32 = 50;
+    pub(crate) const TIME_DELTA: u32 = 51;
+    pub(crate) const TIME_METADATA: u32 = 52;
+    pub(crate) const TIME_MODIFY: u32 = 53;
+    pub(crate) const TIME_MODIFY_SET: u32 = 54;
+    pub(crate) const MOUNTED_ON_FILEID: u32 = 55;
+    pub(crate) const SUPPATTR_EXCLCREAT: u32 = 75;
+    pub(crate) const CHANGE_ATTR_TYPE: u32 = 79;
+    pub(crate) const MODE_UMASK: u32 = 81;
+    pub(crate) const XATTR_SUPPORT: u32 = 82;
+}
+use number as n;
+
+/// Served in every minor version.
+const SUPPORTED_0: Bitmap = Bitmap::of(&[
+    n::SUPPORTED_ATTRS,
+    n::TYPE,
+    n::FH_EXPIRE_TYPE,
+    n::CHANGE,
+    n::SIZE,
+    n::LINK_SUPPORT,
+    n::SYMLINK_SUPPORT,
+    n::NAMED_ATTR,
+    n::FSID,
+    n::UNIQUE_HANDLES,
+    n::LEASE_TIME,
+    n::RDATTR_ERROR,
+    n::ACLSUPPORT,
+    n::CANSETTIME,
+    n::CASE_INSENSITIVE,
+    n::CASE_PRESERVING,
+    n::CHOWN_RESTRICTED,
+    n::FILEHANDLE,
+    n::FILEID,
+    n::FILES_AVAIL,
+    n::FILES_FREE,
+    n::FILES_TOTAL,
+    n::HOMOGENEOUS,
+    n::MAXFILESIZE,
+    n::MAXLINK,
+    n::MAXNAME,
+    n::MAXREAD,
+    n::MAXWRITE,
+    n::MODE,
+    n::NO_TRUNC,
+    n::NUMLINKS,
+    n::OWNER,
+    n::OWNER_GROUP,
+    n::RAWDEV,
+    n::SPACE_AVAIL,
+    n::SPACE_FREE,
+    n::SPACE_TOTAL,
+    n::SPACE_USED,
+    n::TIME_ACCESS,
+    n::TIME_ACCESS_SET,
+    n::TIME_CREATE,
+    n::TIME_DELTA,
+    n::TIME_METADATA,
+    n::TIME_MODIFY,
+    n::TIME_MODIFY_SET,
+    n::MOUNTED_ON_FILEID,
+]);
+/// Served from minor version 1 on, besides.
+const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT]);
+/// Served from minor version 2 on, besides.
+const SUPPORTED_2: Bitmap = Bitmap::of(&[n::CHANGE_ATTR_TYPE, n::MODE_UMASK, n::XATTR_SUPPORT]);
+/// Can be set.
+const SETTABLE: Bitmap = Bitmap::of(&[
+    n::SIZE,
+    n::MODE,
+    n::OWNER,
+    n::OWNER_GROUP,
+    n::TIME_ACCESS_SET,
+    n::TIME_CREATE,
+    n::TIME_MODIFY_SET,
+    n::MODE_UMASK,
+]);
+/// Can be set and not read.
+const WRITE_ONLY: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
+/// Those that to ask for is an error (RFC 7530, section 16.7.4).
+const TIMES_SET: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
+/// What may be set as a file is created exclusively: not the times, where the verifier is kept.
+const SETTABLE_EXCLUSIVE: Bitmap =
+    Bitmap::of(&[n::SIZE, n::MODE, n::OWNER, n::OWNER_GROUP, n::MODE_UMASK]);
+/// Where the verifier of an exclusive creation is kept: a client sets these afterwards.
+pub(super) const EXCLUSIVE_VERIFIER: Bitmap = Bitmap::of(&[n::TIME_ACCESS, n::TIME_MODIFY]);
+/// Of the file system, and asked of it apart.
+const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
+    n::CASE_INSENSITIVE,
+    n::FILES_AVAIL,
+    n::FILES_FREE,
+    n::FILES_TOTAL,
+    n::MAXNAME,
+    n::SPACE_AVAIL,
+    n::SPACE_FREE,
+    n::SPACE_TOTAL,
+]);
+
+/// RFC 7862, section 12.2.3: NFS4_CHANGE_TYPE_IS_TIME_METADATA.
+const CHANGE_IS_TIME_METADATA: u32 = 4;
+
+/// Returns the attributes that are served in a minor version.
+pub(super) fn supported(minor: u32) -> Bitmap {
+    match minor {
+        0 => SUPPORTED_0,
+        1 => SUPPORTED_0.union(SUPPORTED_1),
+        _ => SUPPORTED_0.union(SUPPORTED_1).union(SUPPORTED_2),
+    }
+}
+
+/// Returns whether any of the attributes is of the file system.
+pub(super) fn needs_stat(bits: Bitmap) -> bool {
+    !bits.intersection(OF_FILE_SYSTEM).is_empty()
+}
+
+/// A file as its attributes are told.
+pub(super) struct Described<'a> {
+    pub(super) attr: &'a Attr,
+    pub(super) handle: &'a [u8],
+    /// The number of the directory in the file system above, where a file system begins here.
+    pub(super) mounted_on: Option<u64>,
+    /// Of the file system, if asked for.
+    pub(super) stat: Option<&'a FsStat>,
+    pub(super) minor: u32,
+    pub(super) lease_seconds: u32,
+}
+
+impl Described<'_> {
+    /// Writes `fattr4`: those of the attributes asked for that are served.
+    pub(super) fn write(&self, w: &mut Writer, bits: Bitmap) {
+        let bits = bits.intersection(supported(self.minor)).without(WRITE_ONLY);
+        bits.write(w);
+        w.opaque(&self.values(bits));
+    }
+
+    /// Returns the values of attributes, in the order of their numbers.
+    pub(super) fn values(&self, bits: Bitmap) -> Vec<u8> {
+        let mut w = Writer::with_capacity(192);
+        for number in bits.numbers() {
+            self.of_server(&mut w, number);
+            self.of_file(&mut w, number);
+            self.of_file_system(&mut w, number);
+        }
+        w.into_bytes()
+    }
+
+    fn of_server(&self, w: &mut Writer, number: u32) {
+        match number {
+            n::SUPPORTED_ATTRS => supported(self.minor).write(w),
+            // FH4_PERSISTENT, and no ACLs.
+            n::FH_EXPIRE_TYPE | n::ACLSUPPORT => {
+                w.u32(0);
+            }
+            n::LINK_SUPPORT
+            | n::SYMLINK_SUPPORT
+            | n::UNIQUE_HANDLES
+            | n::CANSETTIME
+            | n::CASE_PRESERVING
+            | n::CHOWN_RESTRICTED
+            | n::HOMOGENEOUS
+            | n::NO_TRUNC
+            | n::XATTR_SUPPORT => {
+                w.bool(true);
+            }
+            n::NAMED_ATTR => {
+                w.bool(false);
+            }
+            n::LEASE_TIME => {
+                w.u32(self.lease_seconds);
+            }
+            n::RDATTR_ERROR => {
+                w.u32(Status::Ok as u32);
+            }
+            n::MAXFILESIZE => {
+                w.u64(i64::MAX.cast_unsigned());
+            }
+            n::MAXLINK => {
+                w.u32(u32::MAX);
+            }
+            n::MAXREAD | n::MAXWRITE => {
+                w.u64(crate::limits::TRANSFER_BYTES_MAX as u64);
+            }
+            n::TIME_DELTA => {
+                w.u64(0).u32(1);
+            }
+            n::SUPPATTR_EXCLCREAT => SETTABLE_EXCLUSIVE
+                .intersection(supported(self.minor))
+                .write(w),
+            n::CHANGE_ATTR_TYPE => {
+                w.u32(CHANGE_IS_TIME_METADATA);
+            }
+            _ => {}
+        }
+    }
+
+    fn of_file(&self, w: &mut Writer, number: u32) {
+        let attr = self.attr;
+        match number {
+            n::TYPE => w.u32(file_type(attr.file_type)),
+            n::CHANGE => w.u64(attr.change),
+            n::SIZE => w.u64(attr.size),
+            n::FSID => w.u64(attr.fsid).u64(0),
+            n::FILEHANDLE => w.opaque(self.handle),
+            n::FILEID => w.u64(attr.id.object),
+            n::MODE => w.u32(attr.mode),
+            n::NUMLINKS => w.u32(u32::try_from(attr.links).unwrap_or(u32::MAX)),
+            // RFC 7530, section 5.9: a number without a domain is the id itself.
+            n::OWNER => w.opaque(attr.uid.to_string().as_bytes()),
+            n::OWNER_GROUP => w.opaque(attr.gid.to_string().as_bytes()),
+            n::RAWDEV => w.u32(attr.rdev.major).u32(attr.rdev.minor),
+            n::SPACE_USED => w.u64(attr.used),
+            n::TIME_ACCESS => write_time(w, attr.atime),
+            n::TIME_CREATE => write_time(w, attr.crtime),
+            n::TIME_METADATA => write_time(w, attr.ctime),
+            n::TIME_MODIFY => write_time(w, attr.mtime),
+            n::MOUNTED_ON_FILEID => w.u64(self.mounted_on.unwrap_or(attr.id.object)),
+            _ => w,
+        };
+    }
+
+    fn of_file_system(&self, w: &mut Writer, number: u32) {
+        let stat = |value: fn(&FsStat) -> u64| self.stat.map_or(0, value);
+        match number {
+            n::CASE_INSENSITIVE => w.bool(self.stat.is_some_and(|s| s.case_insensitive)),
+            n::FILES_AVAIL | n::FILES_FREE => w.u64(stat(|s| s.free_files)),
+            n::FILES_TOTAL => w.u64(stat(|s| s.total_files)),
+            n::MAXNAME => w.u32(self.stat.map_or(255, |s| s.name_max)),
+            n::SPACE_AVAIL => w.u64(stat(|s| s.available_bytes)),
+            n::SPACE_FREE => w.u64(stat(|s| s.free_bytes)),
+            n::SPACE_TOTAL => w.u64(stat(|s| s.total_bytes)),
+            _ => w,
+        };
+    }
+}
+
+/// Checks that attributes are not of those that can only be set.
+pub(super) fn check_readable(bits: Bitmap) -> Result<(), Status> {
+    if bits.intersection(TIMES_SET).is_empty() {
+        Ok(())
+    } else {
+        Err(Status::Invalid)
+    }
+}
+
+/// Returns whether attributes can be compared with (RFC 7530, section 16.15 and 16.36).
+pub(super) fn check_comparable(bits: Bitmap, minor: u32) -> Result<(), Status> {
+    if !bits.intersection(WRITE_ONLY).is_empty() || bits.contains(n::RDATTR_ERROR) {
+        return Err(Status::Invalid);
+    }
+    if !bits.is_subset(supported(minor)) {
+        return Err(Status::AttributeNotSupported);
+    }
+    Ok(())
+}
+
+/// Reads what a client sets.
+///
+/// # Errors
+/// An attribute that is not served, cannot be set, or whose value makes no sense.
+pub(super) fn read(raw: &RawAttributes<'_>, minor: u32) -> Result<SetAttr, Status> {
+    let bits = raw.bits;
+    if !bits.is_subset(supported(minor)) {
+        return Err(Status::AttributeNotSupported);
+    }
+    if !bits.is_subset(SETTABLE) {
+        return Err(Status::Invalid);
+    }
+    let mut set = SetAttr::default();
+    let mut r = Reader::new(raw.values);
+    for number in bits.numbers() {
+        match number {
+            n::SIZE => set.size = Some(r.u64()?),
+            n::MODE => set.mode = Some(mode(r.u32()?)?),
+            n::OWNER => set.uid = Some(id(r.opaque(1024)?)?),
+            n::OWNER_GROUP => set.gid = Some(id(r.opaque(1024)?)?),
+            n::TIME_ACCESS_SET => set.atime = Some(set_time(&mut r)?),
+            n::TIME_CREATE => set.crtime = Some(checked(time(&mut r)?)?),
+            n::TIME_MODIFY_SET => set.mtime = Some(set_time(&mut r)?),
+            n::MODE_UMASK => {
+                set.mode = Some(mode(r.u32()?)?);
+                set.umask = mode(r.u32()?)? & 0o777;
+            }
+            _ => return Err(Status::Invalid),
+        }
+    }
+    if r.left() > 0 {
+        return Err(Status::BadXdr);
+    }
+    Ok(set)
+}
+
+/// Reads what a client sets as it creates a file exclusively (RFC 8881, section 18.16.3).
+///
+/// # Errors
+/// As of [`read`], and times.
+pub(super) fn read_exclusive(raw: &RawAttributes<'_>, minor: u32) -> Result<SetAttr, Status> {
+    if !raw.bits.is_subset(SETTABLE_EXCLUSIVE) {
+        return Err(Status::Invalid);
+    }
+    read(raw, minor)
+}
+
+fn mode(bits: u32) -> Result<u32, Status> {
+    if bits & !0o7777 == 0 {
+        Ok(bits)
+    } else {
+        Err(Status::Invalid)
+    }
+}
+
+/// Reads an owner. Names are of a domain, and there is none: ids are numbers.
+fn id(text: &[u8]) -> Result<u32, Status> {
+    let text = std::str::from_utf8(text).map_err(|_| Status::Invalid)?;
+    if text.is_empty() {
+        return Err(Status::Invalid);
+    }
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = if digits { text.parse().ok() } else { None };
+    number.ok_or(Status::BadOwner)
+}
+
+fn set_time(r: &mut Reader<'_>) -> Result<SetTime, Status> {
+    match r.u32()? {
+        0 => Ok(SetTime::Server),
+        1 => Ok(SetTime::Client(checked(time(r)?)?)),
+        _ => Err(Status::BadXdr),
+    }
+}
+
+fn checked(time: Timestamp) -> Result<Timestamp, Status> {
+    if time.nanoseconds < 1_000_000_000 {
+        Ok(time)
+    } else {
+        Err(Status::Invalid)
+    }
+}
+
+fn write_time(w: &mut Writer, time: Timestamp) -> &mut Writer {
+    w.u64(time.seconds.cast_unsigned()).u32(time.nanoseconds)
+}
+
+/// Returns the number of a file type on the wire (`nfs_ftype4`).
+fn file_type(file_type: FileType) -> u32 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::Block => 3,
+        FileType::Character => 4,
+        FileType::Symlink => 5,
+        FileType::Socket => 6,
+        FileType::Fifo => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(numbers: &[u32], values: &[u8]) -> Result<SetAttr, Status> {
+        let attributes = RawAttributes {
+            bits: Bitmap::of(numbers),
+            values,
+        };
+        read(&attributes, 2)
+    }
+
+    #[test]
+    fn what_can_be_set_is_read_in_the_order_of_numbers() {
+        let mut w = Writer::default();
+        w.u64(5)
+            .u32(0o640)
+            .opaque(b"1000")
+            .u32(0)
+            .u32(1)
+            .u64(7)
+            .u32(9);
+        let numbers = [
+            n::SIZE,
+            n::MODE,
+            n::OWNER,
+            n::TIME_ACCESS_SET,
+            n::TIME_MODIFY_SET,
+        ];
+        let set = raw(&numbers, &w.into_bytes()).expect("all settable");
+        assert_eq!(
+            (set.size, set.mode, set.uid),
+            (Some(5), Some(0o640), Some(1000))
+        );
+        assert_eq!(set.atime, Some(SetTime::Server));
+        let time = Timestamp {
+            seconds: 7,
+            nanoseconds: 9,
+        };
+        assert_eq!(set.mtime, Some(SetTime::Client(time)));
+    }
+
+    #[test]
+    fn what_cannot_be_set_says_why() {
+        let check = |numbers: &[u32], values: &[u8], expect| {
+            assert_eq!(raw(numbers, values), Err(expect), "{numbers:?} {values:?}");
+        };
+        check(&[n::FSID], &[0; 16], Status::Invalid);
+        check(&[12], &[0; 4], Status::AttributeNotSupported);
+        check(&[127], &[], Status::AttributeNotSupported);
+        check(&[n::MODE], &[0, 0], Status::BadXdr);
+        check(&[n::MODE], &[0, 0, 0, 1, 9, 9, 9, 9], Status::BadXdr);
+        check(&[n::MODE], &[0, 1, 0, 0], Status::Invalid);
+        let mut w = Writer::default();
+        w.opaque(b"anna@lab");
+        check(&[n::OWNER], &w.into_bytes(), Status::BadOwner);
+        check(&[n::TIME_CREATE], &[0xff; 12], Status::Invalid);
+    }
+}

@@ -1,0 +1,308 @@
+//! What the server knows of NFSv4's clients between their calls: who they are, their sessions, what they have open and locked.
+//!
+//! Everything here is in memory and bounded. Time comes from outside ([`StateTable::tick`]). A client whose lease has run out keeps
+//! its state for as long as nobody is in its way (a *courtesy* client); it loses all of it to the first conflict.
+//! Nothing here waits, and nothing knows what a COMPOUND is.
+
+mod clients;
+mod locks;
+mod opens;
+mod owners;
+mod sessions;
+
+pub(super) use clients::{ClientId, Principal};
+pub(super) use locks::{LockDenied, LockRequest, LockerState};
+pub(super) use opens::{OpenRequest, ShareMode};
+pub(super) use owners::{OwnerId, OwnerKind, OwnerSequence, Replay};
+pub(super) use sessions::{SequenceOutcome, SessionId, SlotUse};
+
+use super::operation::StateId;
+use super::status::Status;
+use crate::handle::FileHandle;
+use clients::{Client, ClientNames};
+use engine::{FileId, FsHandle, LockTable};
+use owners::Owner;
+use sessions::Session;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Clients known at once, those not confirmed included.
+const CLIENTS_MAX: usize = 8192;
+/// Open and lock states of all clients.
+const STATES_MAX: usize = 1 << 18;
+/// Open and lock states of one client.
+const CLIENT_STATES_MAX: usize = 1 << 16;
+/// Ranges locked in one file.
+const FILE_LOCKS_MAX: usize = 1 << 14;
+/// How long a client whose lease has run out keeps its state, if nobody is in its way: 24 hours.
+const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Lost states remembered.
+const EXPIRED_MAX: usize = 1 << 14;
+/// What the number of a state begins with in its state id, and what is left of it for the number.
+const STATE_MAGIC: u64 = 0x5378 << 48;
+const STATE_KEY_MAX: u64 = (1 << 48) - 1;
+
+/// The number of a state, which its state id carries.
+type StateKey = u64;
+
+/// What a state is.
+#[derive(Debug, Clone)]
+enum StateKind {
+    Open(opens::OpenState),
+    /// Locks of a lock owner in a file that an open state has open.
+    Lock {
+        open: StateKey,
+    },
+    /// An open that was closed, kept so that a repeated CLOSE finds its owner (minor version 0).
+    Closed,
+}
+
+/// A state: what one owner has in one file.
+#[derive(Debug, Clone)]
+struct StateEntry {
+    client: ClientId,
+    owner: OwnerId,
+    file: FileHandle,
+    /// Counts changes, from 1.
+    sequence: u32,
+    kind: StateKind,
+}
+
+/// What is open and locked in one file.
+#[derive(Debug, Default)]
+struct FileState {
+    opens: BTreeSet<StateKey>,
+    /// By lock owner.
+    locks: LockTable<OwnerId>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct StateTable {
+    /// Different after each start: state ids of an earlier one are told apart by it.
+    boot: u32,
+    next: u64,
+    lease_ns: u64,
+    now_ns: u64,
+    clients: BTreeMap<ClientId, Client>,
+    names: BTreeMap<(bool, Vec<u8>), ClientNames>,
+    sessions: BTreeMap<SessionId, Session>,
+    /// Bytes that the reply caches of all sessions may hold.
+    cached_bytes: usize,
+    owners: BTreeMap<OwnerId, Owner>,
+    owner_ids: BTreeMap<(ClientId, OwnerKind, Vec<u8>), OwnerId>,
+    states: BTreeMap<StateKey, StateEntry>,
+    files: BTreeMap<FileHandle, FileState>,
+    /// Clients and states that were lost (minor version 0).
+    expired: BTreeSet<u64>,
+    /// Files that are no longer open, to be let go of by the next caller that can wait.
+    released: Vec<(FsHandle, FileId)>,
+}
+
+impl StateTable {
+    /// Returns a table without clients.
+    pub(crate) fn new(boot_verifier: u64, lease_seconds: u32) -> Self {
+        // The upper half changes with the seconds, the lower one within them.
+        let boot = (boot_verifier >> 32) ^ (boot_verifier & 0xffff_ffff);
+        Self {
+            boot: u32::try_from(boot).unwrap_or(0),
+            next: 1,
+            lease_ns: u64::from(lease_seconds) * 1_000_000_000,
+            now_ns: 0,
+            clients: BTreeMap::new(),
+            names: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            cached_bytes: 0,
+            owners: BTreeMap::new(),
+            owner_ids: BTreeMap::new(),
+            states: BTreeMap::new(),
+            files: BTreeMap::new(),
+            expired: BTreeSet::new(),
+            released: Vec::new(),
+        }
+    }
+
+    /// Tells the time, and forgets what nobody can ask for any more.
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        let old: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| {
+                let age = now_ns.saturating_sub(client.renewed_ns);
+                let idle = !client.confirmed || client.states == 0;
+                age > self.lease_ns && (idle || age > COURTESY_NS)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for client in old {
+            self.remove_client(client);
+        }
+        self.forget_idle_owners();
+    }
+
+    /// Takes the files that are no longer open: whoever gets them releases them.
+    pub(crate) fn take_released(&mut self) -> Vec<(FsHandle, FileId)> {
+        std::mem::take(&mut self.released)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    fn is_expired(&self, client: ClientId) -> bool {
+        self.clients
+            .get(&client)
+            .is_none_or(|c| self.now_ns.saturating_sub(c.renewed_ns) > self.lease_ns)
+    }
+
+    fn state_id(&self, key: StateKey, sequence: u32) -> StateId {
+        let mut other = [0; 12];
+        let key = STATE_MAGIC | key;
+        let bytes = self.boot.to_be_bytes().into_iter().chain(key.to_be_bytes());
+        for (to, from) in other.iter_mut().zip(bytes) {
+            *to = from;
+        }
+        StateId { sequence, other }
+    }
+
+    /// Finds the number of a state id of this start of the server.
+    fn key_of(&self, id: &StateId, minor: u32) -> Result<StateKey, Status> {
+        let [b0, b1, b2, b3, key @ ..] = id.other;
+        let key = u64::from_be_bytes(key);
+        if key & !STATE_KEY_MAX != STATE_MAGIC {
+            return Err(Status::BadStateId);
+        }
+        if u32::from_be_bytes([b0, b1, b2, b3]) == self.boot {
+            return Ok(key & STATE_KEY_MAX);
+        }
+        // RFC 8881, section 15.1.16.5: minor version 1 tells a restart by its sessions.
+        Err(if minor == 0 {
+            Status::StaleStateId
+        } else {
+            Status::BadStateId
+        })
+    }
+
+    /// Finds the state that a state id names. `client` is the caller where the call says so.
+    fn find(
+        &self,
+        id: &StateId,
+        client: Option<ClientId>,
+        minor: u32,
+    ) -> Result<(StateKey, &StateEntry), Status> {
+        let key = self.key_of(id, minor)?;
+        let entry = self.states.get(&key).ok_or_else(|| self.lost(key, minor))?;
+        if matches!(entry.kind, StateKind::Closed) || client.is_some_and(|c| c != entry.client) {
+            return Err(Status::BadStateId);
+        }
+        // RFC 8881, section 8.2.2: zero is "the newest".
+        if minor > 0 && id.sequence == 0 {
+            return Ok((key, entry));
+        }
+        match id.sequence.cmp(&entry.sequence) {
+            std::cmp::Ordering::Equal => Ok((key, entry)),
+            std::cmp::Ordering::Less => Err(Status::OldStateId),
+            std::cmp::Ordering::Greater => Err(Status::BadStateId),
+        }
+    }
+
+    /// What a state is that is not there: one that its client lost, or none.
+    fn lost(&self, key: StateKey, minor: u32) -> Status {
+        if minor == 0 && self.expired.contains(&key) {
+            Status::Expired
+        } else {
+            Status::BadStateId
+        }
+    }
+
+    /// Remembers what a client of minor version 0 lost, the newest of it: it is told so when it comes back.
+    fn remember_expired(&mut self, number: u64) {
+        self.expired.insert(number);
+        if self.expired.len() > EXPIRED_MAX {
+            self.expired.pop_first();
+        }
+    }
+
+    /// Adds a state, if there is room for one.
+    fn add_state(&mut self, entry: StateEntry, minor: u32) -> Result<StateKey, Status> {
+        let client = self
+            .clients
+            .get_mut(&entry.client)
+            .ok_or(Status::StaleClientId)?;
+        if client.states >= CLIENT_STATES_MAX || self.states.len() >= STATES_MAX {
+            return Err(exhausted(minor));
+        }
+        client.states += 1;
+        let key = self.next_number();
+        if let Some(owner) = self.owners.get_mut(&entry.owner) {
+            owner.states.insert(key);
+        }
+        self.states.insert(key, entry);
+        Ok(key)
+    }
+
+    /// Counts a change of a state, and returns its state id.
+    fn changed(&mut self, key: StateKey) -> StateId {
+        let sequence = self.states.get_mut(&key).map_or(0, |entry| {
+            // RFC 8881, section 3.3.12: it wraps from the largest value to 1.
+            entry.sequence = entry.sequence.checked_add(1).unwrap_or(1);
+            entry.sequence
+        });
+        self.state_id(key, sequence)
+    }
+
+    /// Removes a state, and what depends on it.
+    fn remove_state(&mut self, key: StateKey) {
+        let Some(entry) = self.states.remove(&key) else {
+            return;
+        };
+        if let Some(client) = self.clients.get_mut(&entry.client) {
+            client.states = client.states.saturating_sub(1);
+        }
+        if let Some(owner) = self.owners.get_mut(&entry.owner) {
+            owner.states.remove(&key);
+            owner.idle_since_ns = self.now_ns;
+        }
+        match entry.kind {
+            StateKind::Open(open) => {
+                self.released.push((open.fs, entry.file.file));
+                if let Some(file) = self.files.get_mut(&entry.file) {
+                    file.opens.remove(&key);
+                }
+                for lock in open.locks {
+                    self.remove_state(lock);
+                }
+            }
+            StateKind::Lock { open } => {
+                if let Some(file) = self.files.get_mut(&entry.file) {
+                    file.locks.release(entry.owner);
+                }
+                let open = self.states.get_mut(&open).map(|entry| &mut entry.kind);
+                if let Some(StateKind::Open(open)) = open {
+                    open.locks.remove(&key);
+                }
+            }
+            StateKind::Closed => {}
+        }
+        if self
+            .files
+            .get(&entry.file)
+            .is_some_and(|file| file.opens.is_empty() && file.locks.is_empty())
+        {
+            self.files.remove(&entry.file);
+        }
+    }
+}
+
+/// What a client is told that asks for more than there is room for (RFC 8881, section 15.1: minor version 1 has no
+/// NFS4ERR_RESOURCE).
+fn exhausted(minor: u32) -> Status {
+    if minor == 0 {
+        Status::Resource
+    } else {
+        Status::Delay
+    }
+}

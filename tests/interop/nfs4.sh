@@ -1,0 +1,60 @@
+#!/bin/bash
+# pynfs, the conformance suite of NFSv4, on a share: all of its tests but those of nfs4.list pass. At a lease of 15 s, since some
+# tests wait until it has run out.
+#
+#   PYNFS=CHECKOUT tests/interop/nfs4.sh [VERSION...]      (default: 4.1; of 4.0 4.1 4.2)      FLAGS=all  (which of pynfs' tests)
+#
+# CHECKOUT is a clone of github.com/kofemann/pynfs in which `python3 setup.py build` was run (Debian: python3-ply python3-gssapi
+# swig libkrb5-dev); without PYNFS it is cloned and built, where the network allows.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+python=${PYTHON:-/usr/bin/python3}
+"$python" -c 'import ply, gssapi' 2>/dev/null || skip "$python lacks ply or gssapi (python3-ply, python3-gssapi)"
+if [ -z "${PYNFS:-}" ]; then
+  command -v swig >/dev/null || skip "swig is not installed"
+  git clone -q https://github.com/kofemann/pynfs "$w/pynfs" 2>/dev/null || skip "pynfs is not here (PYNFS) and cannot be cloned"
+  PYNFS=$w/pynfs
+  git -C "$PYNFS" checkout -q 3c14d9e
+  (cd "$PYNFS" && PATH=/usr/bin:$PATH "$python" setup.py build) >"$w/build" 2>&1 || { tail -5 "$w/build" >&2; fail "building pynfs"; }
+fi
+[ $# -gt 0 ] || set -- 4.1
+
+mkdir -p "$SANBOX_STATE"
+printf '[nfs]\nlease_seconds = 15\n' >"$SANBOX_STATE/sanbox.toml"
+truncate -s 1G "$w/disks/d0"
+sanbox zpool create tank "$w/disks/d0"
+sanbox zfs create -o sharenfs='rw,no_root_squash' tank/share
+serve
+bad=0
+for version in "$@"; do
+  case $version in
+  4.0) dir=nfs4.0 minor=() ;;
+  4.1) dir=nfs4.1 minor=(--minorversion=1) ;;
+  4.2) dir=nfs4.1 minor=(--minorversion=2) ;;
+  *) fail "no version $version" ;;
+  esac
+  # shellcheck disable=SC2086
+  (cd "$PYNFS/$dir" && timeout 2400 "$python" -u ./testserver.py "127.0.0.1:$port/tank/share" \
+    --maketree --verbose --showomit "${minor[@]}" ${FLAGS:-all}) >"$w/out" 2>&1 || true
+  # Between rows of asterisks: a line for each test with its verdict, behind it what was seen.
+  awk '/^\*\*\*\*\*/ { block++; next }
+    block == 1 && /^[A-Za-z0-9_]+ +[A-Za-z0-9_]+\.[^ ]+ +: [A-Z]/ { v = $0; sub(/^[^:]*: /, "", v); print $1, v }' "$w/out" >"$w/verdicts"
+  [ -s "$w/verdicts" ] || { tail -5 "$w/out" >&2; fail "pynfs $version came to no end"; }
+  grep ' FAILURE' "$w/verdicts" | cut -d' ' -f1 | LC_ALL=C sort >"$w/failed" || true
+  { grep "^$version " "$here/nfs4.list" || true; } | cut -d' ' -f2 | LC_ALL=C sort >"$w/expected"
+  grep -E ' (FAILURE|PASS|WARNING)' "$w/verdicts" | cut -d' ' -f1 | LC_ALL=C sort >"$w/ran"
+  for test in $(LC_ALL=C comm -23 "$w/failed" "$w/expected"); do
+    echo "interop nfs4: $version $test fails:" >&2
+    sed -n "/^$test .*: FAILURE/,/^[A-Z]/p" "$w/out" | sed -n 2,4p >&2
+    bad=1
+  done
+  for test in $(LC_ALL=C comm -13 "$w/failed" "$w/expected" | LC_ALL=C comm -12 - "$w/ran"); do
+    echo "interop nfs4: $version $test passes: take it out of nfs4.list" >&2
+    bad=1
+  done
+  passed=$(grep -cE ' (PASS|WARNING)' "$w/verdicts" || true)
+  echo "interop nfs4: NFSv$version: $passed of $(wc -l <"$w/ran") passed, $(wc -l <"$w/failed") failed"
+done
+[ $bad = 0 ] || exit 1
+stop
+judge tank
