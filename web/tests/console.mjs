@@ -67,6 +67,14 @@ async function poolWizard() {
   await run();
   await page.getByRole('heading', { name: 'Pool vault' }).waitFor();
   await page.getByText('raidz2-0').waitFor();
+  await look('first-step');
+  await page.getByRole('link', { name: /^Blocks: / }).click();
+  await page.getByText(/zfs create -s -V 100G .* vault\/disk1\n.*sanbox target create .*\n.*sanbox target map .* vault\/disk1/).waitFor();
+  await page.getByRole('button', { name: 'Close' }).click();
+  await page.goto(`${origin}/pools/vault?new`);
+  await page.getByRole('link', { name: /^Files: / }).click();
+  await page.getByText('zfs create -o sharenfs=rw vault/share').waitFor();
+  await page.getByRole('button', { name: 'Close' }).click();
 }
 
 /** Which disks there are, what holds them; one is taken offline and brought back. */
