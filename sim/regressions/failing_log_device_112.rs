@@ -5,7 +5,7 @@
 //!
 //! Then, as in seed 194 with mirrored logs, a cut ended in an I/O error: a flush of the labels failed between the claim of
 //! a log and its replay, its devices went out of service, and the claimed blocks could not be read any more. A device that
-//! has failed nothing but a flush is still read from when nobody else has the bytes.
+//! has failed nothing but a flush is still read from when no other device has the bytes.
 
 use sim::lab::{Options, plan_of_seed, run};
 

@@ -1,4 +1,4 @@
-//! Seed 130 of the fault campaign: `zpool replace` was refused because "a scrub is running", though nobody had asked for
+//! Seed 130 of the fault campaign: `zpool replace` was refused because "a scrub is running", though no command had asked for
 //! one that could not give way. A scan that ended began what comes next while the replacement began its resilver, and
 //! each saw the other's. Who decides which scan runs next now does so alone.
 

@@ -1,5 +1,5 @@
 //! Seed 14775 of the fault campaign: the scrub that is to show a draid whole again was refused with "currently resilvering".
-//! It was the judge: it had just detached a distributed spare that nobody needed any more, after which the pool looks
+//! It was the judge: it had just detached a distributed spare that was not needed any more, after which the pool looks
 //! whether devices lack anything; that took no time, but the scrub came before its end. It is asked for again now.
 
 use sim::campaign::faults::{self, FaultPlan};

@@ -23,7 +23,7 @@ const ASSERTIONS_MIN: &[(&str, usize)] = &[
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Long functions of all crates, at most.
-const LONG_FUNCTIONS_MAX: usize = 104;
+const LONG_FUNCTIONS_MAX: usize = 90;
 
 /// Names that say nothing when they are the whole name of a type.
 const BARE: &[&str] = &["Inner", "Kind", "Place", "State", "Thing"];
@@ -36,6 +36,14 @@ const COLUMNS_MAX: usize = 150;
 
 /// Wider lines of all sources, at most.
 const WIDE_LINES_MAX: usize = 19;
+
+/// Words of stories about persons: a comment names the subject (a task, a client, a process), the condition and the consequence.
+const PERSONS: &[&str] = &[
+    "anybody", "anyone", "nobody", "somebody", "someone", "whoever",
+];
+
+/// Comments of what ships with such a word, at most.
+const PERSONS_MAX: usize = 38;
 
 /// How far a count may be below its number above before the number must follow.
 const SLACK_MAX: usize = 10;
@@ -81,6 +89,7 @@ pub(crate) struct Ratchet {
     long: Vec<String>,
     bare: Vec<String>,
     wide: Vec<String>,
+    persons: Vec<String>,
 }
 
 impl Ratchet {
@@ -119,6 +128,9 @@ impl Ratchet {
             }
         }
         for (index, line) in lines.iter().enumerate() {
+            if let Some(word) = person(line) {
+                self.persons.push(format!("{shown}:{}: {word}", index + 1));
+            }
             if let Some(name) = declared_type(line)
                 && BARE.contains(&name)
             {
@@ -148,6 +160,7 @@ impl Ratchet {
             ("functions above 70 lines", &self.long, LONG_FUNCTIONS_MAX),
             ("types with a bare name", &self.bare, BARE_TYPES_MAX),
             ("lines above 150 columns", &self.wide, WIDE_LINES_MAX),
+            ("comments about persons", &self.persons, PERSONS_MAX),
         ];
         for (what, list, most) in lists {
             at_most(what, list, most, findings);
@@ -157,11 +170,13 @@ impl Ratchet {
     /// Returns the numbers, for a line on the screen.
     pub(crate) fn numbers(&self) -> String {
         let mut text = format!(
-            "{} functions above {FUNCTION_LINES_MAX} lines, {} types with a bare name, {} lines above {COLUMNS_MAX} columns; \
+            "{} functions above {FUNCTION_LINES_MAX} lines, {} types with a bare name, {} lines above {COLUMNS_MAX} columns, \
+             {} comments about persons; \
              assertions in a thousand lines:",
             self.long.len(),
             self.bare.len(),
-            self.wide.len()
+            self.wide.len(),
+            self.persons.len()
         );
         for (name, counted) in &self.crates {
             let density = counted.assertions_a_thousand();
@@ -170,9 +185,9 @@ impl Ratchet {
         text
     }
 
-    /// Returns every long function, bare type and wide line.
+    /// Returns every long function, bare type, wide line and comment about persons.
     pub(crate) fn lists(&self) -> String {
-        [&self.long, &self.bare, &self.wide]
+        [&self.long, &self.bare, &self.wide, &self.persons]
             .map(|list| list.join("\n"))
             .join("\n")
     }
@@ -272,6 +287,17 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
+/// The first word of [`PERSONS`] in the comment of a line.
+fn person(line: &str) -> Option<&str> {
+    let (_, comment) = line.split_once("//")?;
+    let mut words = comment.split(|c: char| !is_word(c));
+    words.find(|word| {
+        PERSONS
+            .iter()
+            .any(|person| word.eq_ignore_ascii_case(person))
+    })
+}
+
 /// Refuses invented words in identifiers and comments.
 fn invented(shown: &str, text: &str, words: &[(&str, &str)], findings: &mut Vec<String>) {
     for (index, line) in text.lines().enumerate() {
@@ -339,6 +365,18 @@ mod tests {
         check("// one lane", 1);
         check("fn next_lane(lane: Lane) {}", 3);
         check("planet, LaneKeeper, airplane", 0);
+    }
+
+    #[test]
+    fn persons_are_counted_in_comments() {
+        for (line, expect) in [
+            ("/// Waits until nobody looks.", Some("nobody")),
+            ("let x = 1; // Whoever holds it.", Some("Whoever")),
+            ("let nobody = Subject::new();", None),
+            ("// A task that somebodys has.", None),
+        ] {
+            assert_eq!(person(line), expect, "{line}");
+        }
     }
 
     #[test]

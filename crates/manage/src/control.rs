@@ -265,7 +265,7 @@ pub fn ask(
     }
 }
 
-/// Hands standard input on until it ends, or nobody takes it any more.
+/// Hands standard input on until it ends, or the command takes no more.
 fn send_input(mut to: std::os::unix::net::UnixStream) {
     let mut input = io::stdin().lock();
     let mut bytes = vec![0; INPUT_BYTES];

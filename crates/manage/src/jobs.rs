@@ -200,9 +200,9 @@ impl Jobs {
         self.notices.subscribe()
     }
 
-    /// Sends an event to those who follow.
+    /// Sends an event to the followers.
     pub fn publish(&self, notice: Notice) {
-        // Nobody may follow.
+        // There may be no follower.
         let _ = self.notices.send(notice);
     }
 

@@ -12,6 +12,7 @@ use arc::Cache;
 use dmu::{Objset, ObjsetOptions, Services, Tx, TxgClock, zap};
 use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
+use ondisk::feature::Feature;
 use ondisk::{
     BlockPointer, Guid, NvList, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES,
     TXG_INITIAL, Uberblock,
@@ -62,74 +63,20 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         let checked = check(&spec)?;
         let enable = features::of_new_pool(spec.features, &checked.features)?;
-        let multihost = checked.stored.get("multihost") == Some(&StoredValue::Number(1));
-        if multihost && spec.host.hostid == 0 {
-            return Err(PoolError::Invalid(
-                "property 'multihost' requires a non-zero system hostid".into(),
-            ));
-        }
-
-        let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
-        if classes && !enable.iter().any(|f| f.name == ALLOCATION_CLASSES) {
-            return Err(PoolError::Invalid(
-                "special and dedup vdevs need the feature 'allocation_classes' to be enabled"
-                    .into(),
-            ));
-        }
-        let spread = spec.tops().any(|(vdev, _)| vdev.draid().is_some());
-        if spread && !enable.iter().any(|f| f.name == DRAID) {
-            return Err(PoolError::Invalid(
-                "operation not supported on this type of pool".into(),
-            ));
-        }
-        let (tree_config, conflicts) =
-            vdev::plan(handle, &tree_spec(spec.tops(), checked.ashift)).await?;
-        in_use::refuse(&conflicts, spec.force)?;
-        let tree = Tree::open(
-            handle,
-            &tree_config,
-            OpenMode::ReadWrite,
-            spec.tuning.devices.clone(),
-            true,
-        )
-        .await?;
-        for top in &tree_config.tops {
-            tree.update_config(top.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
-            for leaf in sync::leaves_of(top) {
-                tree.init_labels(leaf.guid).await?;
-                tree.update_config(leaf.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
-            }
-        }
+        check_enabled(&spec, &checked, &enable)?;
+        let tree = open_new_tree(handle, &spec, checked.ashift).await?;
 
         let mut salt = [0; 32];
         handle.fill_random(&mut salt);
-        let store = BlockStore::new(
-            handle,
-            tree.clone(),
-            StoreOptions {
-                salt,
-                tuning: spec.tuning.blocks.clone(),
-            },
-        );
-        let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());
-        let clock = TxgClock::new(handle.clone(), TXG_INITIAL, spec.tuning.txg.clone());
-        let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);
-        let txg = services.clock.quiesce_next().await;
-        let tx = services.clock.syncing_tx(txg);
-
-        let mos = Objset::create(
-            &services,
-            ObjsetType::META,
-            ObjsetOptions::meta_objset(),
-            &tx,
-        );
+        let (opened, tx) = new_layers(handle, &tree, &spec, salt).await;
+        let (mos, txg) = (opened.mos.clone(), tx.txg());
         let enabled = |name: &str| enable.iter().any(|feature| feature.name == name);
         let space = Rc::new(SpaceMaps::new(
             mos.clone(),
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
-        store.activate(SpaceMapSource::of(&space), &[]);
+        opened.store.activate(SpaceMapSource::of(&space), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),
             read_only: false,
@@ -140,29 +87,9 @@ impl Pool {
         };
         let hierarchy = Hierarchy::create(&mos, options, new, init, &tx).await?;
 
-        let identity = Identity {
-            name: spec.name.clone(),
-            guid: tree_config.guid.0,
-            errata: 0,
-            comment: checked.comment,
-            compatibility: checked.compatibility,
-            host: spec.host.clone(),
-        };
-        let session = ImportSession {
-            host: spec.host.clone(),
-            altroot: spec.altroot.clone(),
-            cachefile: RefCell::new(checked.cachefile),
-            readonly: false,
-            load_guid: handle.random_u64(),
-            rewound: None,
-            opened: handle.now(),
-        };
-        let opened = OpenedMos {
-            services,
-            cache,
-            store,
-            mos,
-        };
+        let guid = tree.config().guid.0;
+        let identity = new_identity(&spec, guid, checked.comment, checked.compatibility);
+        let session = new_session(handle, &spec, checked.cachefile);
         let pool = Self(Rc::new(ImportedPool::new(PoolParts {
             handle,
             tree,
@@ -180,20 +107,7 @@ impl Pool {
         })));
         let imported = &pool.0;
         imported.dirty_config();
-        for (kind, paths) in [
-            (AuxiliaryKind::Spare, &spec.spares),
-            (AuxiliaryKind::Cache, &spec.caches),
-        ] {
-            for config in imported
-                .prepare_auxiliaries(kind, paths, spec.force)
-                .await?
-            {
-                imported.auxiliary_devices(kind).push(config);
-            }
-        }
-        for spare in imported.distributed_spares(0) {
-            imported.auxiliary_devices(AuxiliaryKind::Spare).push(spare);
-        }
+        imported.add_new_auxiliaries(&spec).await?;
         imported
             .create_pool_objects(&salt, &checked.stored, spec.command.as_deref(), &tx)
             .await?;
@@ -210,7 +124,141 @@ impl Pool {
     }
 }
 
+fn new_identity(
+    spec: &PoolSpec,
+    guid: u64,
+    comment: Option<String>,
+    compatibility: Option<String>,
+) -> Identity {
+    Identity {
+        name: spec.name.clone(),
+        guid,
+        errata: 0,
+        comment,
+        compatibility,
+        host: spec.host.clone(),
+    }
+}
+
+fn new_session(handle: &Handle, spec: &PoolSpec, cachefile: Option<String>) -> ImportSession {
+    ImportSession {
+        host: spec.host.clone(),
+        altroot: spec.altroot.clone(),
+        cachefile: RefCell::new(cachefile),
+        readonly: false,
+        load_guid: handle.random_u64(),
+        rewound: None,
+        opened: handle.now(),
+    }
+}
+
+/// Refuses what needs features that the new pool will not have, and `multihost` without an identifier of the host.
+fn check_enabled(
+    spec: &PoolSpec,
+    checked: &CheckedSpec,
+    enable: &[&'static Feature],
+) -> Result<(), PoolError> {
+    let multihost = checked.stored.get("multihost") == Some(&StoredValue::Number(1));
+    if multihost && spec.host.hostid == 0 {
+        return Err(PoolError::Invalid(
+            "property 'multihost' requires a non-zero system hostid".into(),
+        ));
+    }
+
+    let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
+    if classes && !enable.iter().any(|f| f.name == ALLOCATION_CLASSES) {
+        return Err(PoolError::Invalid(
+            "special and dedup vdevs need the feature 'allocation_classes' to be enabled".into(),
+        ));
+    }
+    let spread = spec.tops().any(|(vdev, _)| vdev.draid().is_some());
+    if spread && !enable.iter().any(|f| f.name == DRAID) {
+        return Err(PoolError::Invalid(
+            "operation not supported on this type of pool".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Plans the devices of a new pool, and opens them with labels of txg 0.
+async fn open_new_tree(
+    handle: &Handle,
+    spec: &PoolSpec,
+    ashift: Option<u8>,
+) -> Result<Tree, PoolError> {
+    let (tree_config, conflicts) = vdev::plan(handle, &tree_spec(spec.tops(), ashift)).await?;
+    in_use::refuse(&conflicts, spec.force)?;
+    let tree = Tree::open(
+        handle,
+        &tree_config,
+        OpenMode::ReadWrite,
+        spec.tuning.devices.clone(),
+        true,
+    )
+    .await?;
+    for top in &tree_config.tops {
+        tree.update_config(top.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
+        for leaf in sync::leaves_of(top) {
+            tree.init_labels(leaf.guid).await?;
+            tree.update_config(leaf.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
+        }
+    }
+    Ok(tree)
+}
+
+/// Makes the layers above the devices, with an empty meta-objset, and the transaction of the first txg.
+async fn new_layers(
+    handle: &Handle,
+    tree: &Tree,
+    spec: &PoolSpec,
+    salt: [u8; 32],
+) -> (OpenedMos, Tx) {
+    let store = BlockStore::new(
+        handle,
+        tree.clone(),
+        StoreOptions {
+            salt,
+            tuning: spec.tuning.blocks.clone(),
+        },
+    );
+    let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());
+    let clock = TxgClock::new(handle.clone(), TXG_INITIAL, spec.tuning.txg.clone());
+    let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);
+    let txg = services.clock.quiesce_next().await;
+    let tx = services.clock.syncing_tx(txg);
+
+    let mos = Objset::create(
+        &services,
+        ObjsetType::META,
+        ObjsetOptions::meta_objset(),
+        &tx,
+    );
+    let opened = OpenedMos {
+        services,
+        cache,
+        store,
+        mos,
+    };
+    (opened, tx)
+}
+
 impl ImportedPool {
+    /// Adds the spares and cache devices of a new pool to its lists.
+    async fn add_new_auxiliaries(&self, spec: &PoolSpec) -> Result<(), PoolError> {
+        for (kind, paths) in [
+            (AuxiliaryKind::Spare, &spec.spares),
+            (AuxiliaryKind::Cache, &spec.caches),
+        ] {
+            for config in self.prepare_auxiliaries(kind, paths, spec.force).await? {
+                self.auxiliary_devices(kind).push(config);
+            }
+        }
+        for spare in self.distributed_spares(0) {
+            self.auxiliary_devices(AuxiliaryKind::Spare).push(spare);
+        }
+        Ok(())
+    }
+
     /// Creates the pool's own objects in the first txg.
     async fn create_pool_objects(
         self: &Rc<Self>,

@@ -12,11 +12,37 @@ use ondisk::{Guid, NvList, ObjectId, TXG_INITIAL};
 use vdev::{Health, Join, VdevConfig};
 
 use crate::PoolError;
+use crate::auxiliary::AuxiliaryDevice;
 use crate::pool::{ImportedPool, Pool};
 
 /// Txgs that may be on their way to the disks when a device joins: writes of theirs may have passed it by.
 // OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
 const TXGS_UNDER_WAY: u64 = 3;
+
+/// The configuration of a spare that is spread over a draid; it can only stand in for a device.
+fn distributed_spare(
+    spare: Option<&AuxiliaryDevice>,
+    how: Join,
+) -> Result<Option<VdevConfig>, PoolError> {
+    let distributed = spare.filter(|spare| spare.is_distributed());
+    if distributed.is_some() && how != Join::Spare {
+        return Err(PoolError::Invalid(
+            "dRAID spares can only be used to replace primary vdevs".into(),
+        ));
+    }
+    Ok(distributed.map(|spare| spare.config.clone()))
+}
+
+/// What the history says of a device that joins a vdev.
+fn join_text(how: Join, path: &Path, replace: bool, old: &str) -> String {
+    let word = match how {
+        Join::Mirror => "attach",
+        Join::Replace => "replace",
+        Join::Spare => "spare in",
+    };
+    let link = if replace { "for" } else { "to" };
+    format!("{word} vdev={} {link} vdev={old}", path.display())
+}
 
 impl Pool {
     /// Takes a leaf out of service (`zpool offline`); `temporary` lasts until the next import.
@@ -119,13 +145,7 @@ impl Pool {
         if how != Join::Spare {
             imported.check_free(&path, force).await?;
         }
-        let distributed = spare.as_ref().filter(|spare| spare.is_distributed());
-        let distributed = distributed.map(|spare| spare.config.clone());
-        if distributed.is_some() && how != Join::Spare {
-            return Err(PoolError::Invalid(
-                "dRAID spares can only be used to replace primary vdevs".into(),
-            ));
-        }
+        let distributed = distributed_spare(spare.as_ref(), how)?;
         let known = spare.map(|spare| spare.config.guid);
         let known = known.filter(|_| how == Join::Spare);
         let joined = Rc::new(std::cell::Cell::new(0));
@@ -143,16 +163,7 @@ impl Pool {
                 };
                 from_task.set(guid.0);
                 imported.initialize_joined_leaf(guid, &tx).await?;
-                let text = format!(
-                    "{} vdev={} {} vdev={old}",
-                    match how {
-                        Join::Mirror => "attach",
-                        Join::Replace => "replace",
-                        Join::Spare => "spare in",
-                    },
-                    path.display(),
-                    if replace { "for" } else { "to" },
-                );
+                let text = join_text(how, &path, replace, &old);
                 imported.log_internal("vdev attach", &text, &tx).await?;
                 if sequential {
                     imported.initiate_rebuild(guid, &tx).await?;

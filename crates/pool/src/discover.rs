@@ -181,6 +181,14 @@ fn txgs_reached(devices: &[DeviceLabels]) -> BTreeMap<u64, u64> {
     reached
 }
 
+fn valid_labels(set: &LabelSet) -> Vec<NvList> {
+    let labels = set.labels.iter().filter_map(|label| match label {
+        LabelState::Valid(list) => Some((**list).clone()),
+        _ => None,
+    });
+    labels.collect()
+}
+
 fn group_by_pool(devices: Vec<DeviceLabels>, discovery: &mut Discovery) {
     let reached = txgs_reached(&devices);
     let mut pools: BTreeMap<u64, Vec<LabeledDevice>> = BTreeMap::new();
@@ -193,14 +201,7 @@ fn group_by_pool(devices: Vec<DeviceLabels>, discovery: &mut Discovery) {
                 continue;
             }
         };
-        let labels: Vec<NvList> = set
-            .labels
-            .iter()
-            .filter_map(|label| match label {
-                LabelState::Valid(list) => Some((**list).clone()),
-                _ => None,
-            })
-            .collect();
+        let labels = valid_labels(&set);
         if labels.is_empty() {
             if set
                 .labels
@@ -257,46 +258,28 @@ fn group_by_pool(devices: Vec<DeviceLabels>, discovery: &mut Discovery) {
         .sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
 }
 
-/// Puts one pool together from the labels that name it.
-fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
-    let best = found
-        .iter()
-        .filter_map(|device| device.uberblock.as_ref())
-        .max_by(|a, b| a.cmp_currency(b))
-        .copied()
-        .ok_or("no valid uberblock on any of its devices")?;
+/// The newest label of a device that belongs to a complete txg.
+fn complete_label(device: &LabeledDevice, newest: Txg) -> Option<NvList> {
     // A label newer than the newest uberblock was written by a sync that did not complete.
     let usable = |list: &&NvList| {
         list.u64("txg")
-            .is_some_and(|txg| txg != 0 && Txg(txg) <= best.txg)
+            .is_some_and(|txg| txg != 0 && Txg(txg) <= newest)
     };
-    let label_of = |device: &LabeledDevice| {
-        device
-            .labels
-            .iter()
-            .filter(usable)
-            .max_by_key(|list| list.u64("txg").unwrap_or(0))
-            .cloned()
-    };
-    let labels: Vec<(&LabeledDevice, NvList)> = found
-        .iter()
-        .filter_map(|device| Some((device, label_of(device)?)))
-        .collect();
-    let newest = labels
-        .iter()
-        .max_by_key(|(_, list)| list.u64("txg").unwrap_or(0))
-        .map(|(_, list)| list.clone())
-        .ok_or("no label belongs to a completed transaction group")?;
-    let identity = Identity::from_list(&newest).ok_or("its label is incomplete")?;
-    let state = newest
-        .u64("state")
-        .and_then(pool_state)
-        .ok_or("its label has no usable state")?;
+    let labels = device.labels.iter().filter(usable);
+    labels
+        .max_by_key(|list| list.u64("txg").unwrap_or(0))
+        .cloned()
+}
 
+/// The tops that labels describe, by number, each with the txg of its label.
+type LabeledTops = BTreeMap<u64, (u64, VdevConfig)>;
+
+/// Where each leaf is, and what the labels say of top-level vdevs: of two that name the same one, the newer.
+fn devices_and_tops(labels: &[(&LabeledDevice, NvList)]) -> (BTreeMap<u64, PathBuf>, LabeledTops) {
     let mut devices: BTreeMap<u64, PathBuf> = BTreeMap::new();
     let mut device_txg: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut tops: BTreeMap<u64, (u64, VdevConfig)> = BTreeMap::new();
-    for (device, list) in &labels {
+    let mut tops = BTreeMap::new();
+    for (device, list) in labels {
         let (Some(leaf), Some(tree)) = (list.u64("guid"), list.list("vdev_tree")) else {
             continue;
         };
@@ -313,9 +296,19 @@ fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
             tops.insert(top.id, (txg, top));
         }
     }
+    (devices, tops)
+}
+
+/// The tree of a pool as far as labels know it, the status of its top-level vdevs, and what is missing.
+fn known_tree(
+    guid: u64,
+    newest: &NvList,
+    mut tops: LabeledTops,
+    devices: &BTreeMap<u64, PathBuf>,
+) -> (TreeConfig, Vec<VdevStatus>, Vec<String>) {
     let children = newest.u64("vdev_children").unwrap_or(1).min(4096);
     let holes = newest.u64s("hole_array").unwrap_or(&[]).to_vec();
-    let removals = label_features(&newest)
+    let removals = label_features(newest)
         .unwrap_or_default()
         .iter()
         .any(|guid| guid == "com.delphix:device_removal");
@@ -332,8 +325,8 @@ fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
         if holes.contains(&id) {
             tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
         } else if let Some((_, mut top)) = tops.remove(&id) {
-            set_open_paths(&mut top, &devices);
-            statuses.push(status_of(&top, &devices, &mut details));
+            set_open_paths(&mut top, devices);
+            statuses.push(status_of(&top, devices, &mut details));
             tree.tops.push(top);
         } else if removals {
             // No label tells a removed vdev from one whose devices are missing; the pool's own configuration does.
@@ -354,6 +347,34 @@ fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
                 .push(VdevConfig::new(VdevKind::Missing, id, Guid(0)));
         }
     }
+    (tree, statuses, details)
+}
+
+/// Puts one pool together from the labels that name it.
+fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
+    let best = found
+        .iter()
+        .filter_map(|device| device.uberblock.as_ref())
+        .max_by(|a, b| a.cmp_currency(b))
+        .copied()
+        .ok_or("no valid uberblock on any of its devices")?;
+    let labels: Vec<(&LabeledDevice, NvList)> = found
+        .iter()
+        .filter_map(|device| Some((device, complete_label(device, best.txg)?)))
+        .collect();
+    let newest = labels
+        .iter()
+        .max_by_key(|(_, list)| list.u64("txg").unwrap_or(0))
+        .map(|(_, list)| list.clone())
+        .ok_or("no label belongs to a completed transaction group")?;
+    let identity = Identity::from_list(&newest).ok_or("its label is incomplete")?;
+    let state = newest
+        .u64("state")
+        .and_then(pool_state)
+        .ok_or("its label has no usable state")?;
+
+    let (devices, tops) = devices_and_tops(&labels);
+    let (tree, statuses, mut details) = known_tree(guid, &newest, tops, &devices);
     let health = worst_of_root(&statuses);
     let (reason, features) = status_reason(&newest, &statuses, health, best.version);
     if !features.is_empty() {
@@ -404,6 +425,31 @@ pub(crate) fn set_open_paths(vdev: &mut VdevConfig, devices: &BTreeMap<u64, Path
     }
 }
 
+/// The health of a vdev that is no leaf, from that of its children; and what is said of it.
+fn inner_health(vdev: &VdevConfig, children: &[VdevStatus]) -> (Health, Option<String>) {
+    let usable = children
+        .iter()
+        .filter(|c| c.health <= Health::Degraded)
+        .count();
+    let parity = match vdev.kind {
+        VdevKind::Raidz | VdevKind::Draid => usize::from(vdev.nparity().unwrap_or(1)),
+        _ => 0,
+    };
+    let needed = match parity {
+        0 => 1,
+        parity => children.len().saturating_sub(parity),
+    };
+    let health = if usable < needed {
+        Health::Unavail
+    } else if children.iter().all(|child| child.health == Health::Online) {
+        Health::Online
+    } else {
+        Health::Degraded
+    };
+    let note = (usable < needed).then(|| "insufficient replicas".to_owned());
+    (health, note)
+}
+
 fn status_of(
     vdev: &VdevConfig,
     devices: &BTreeMap<u64, PathBuf>,
@@ -435,26 +481,7 @@ fn status_of(
         let note = found.is_none().then(|| "cannot open".to_owned());
         (name, health, path, note)
     } else {
-        let usable = children
-            .iter()
-            .filter(|c| c.health <= Health::Degraded)
-            .count();
-        let parity = match vdev.kind {
-            VdevKind::Raidz | VdevKind::Draid => usize::from(vdev.nparity().unwrap_or(1)),
-            _ => 0,
-        };
-        let needed = match parity {
-            0 => 1,
-            parity => children.len().saturating_sub(parity),
-        };
-        let health = if usable < needed {
-            Health::Unavail
-        } else if children.iter().all(|child| child.health == Health::Online) {
-            Health::Online
-        } else {
-            Health::Degraded
-        };
-        let note = (usable < needed).then(|| "insufficient replicas".to_owned());
+        let (health, note) = inner_health(vdev, &children);
         (
             format!("{}-{}", vdev.type_name(), vdev.id),
             health,

@@ -1,7 +1,7 @@
 //! The pool as a whole: discovery, creation, import, export, configuration, features, properties,
 //! history, and the loop that carries each transaction group to the disks.
 //!
-//! Guarantees: a transaction group is on stable storage before anyone waiting for it wakes, the
+//! Guarantees: a transaction group is on stable storage before its waiters wake, the
 //! uberblock never points at unwritten blocks, and after a failed write nothing continues
 //! half-applied (the pool suspends).  It knows no files and no protocols.
 

@@ -108,19 +108,7 @@ pub(crate) async fn read(
         }
         vdevs.insert(top.id, (top, oldest));
     }
-    let mut logs = Vec::new();
-    for entry in zap::entries(mos, found.objects.logs_zap).await? {
-        let name = std::str::from_utf8(&entry.name).ok();
-        let txg = name.and_then(|name| u64::from_str_radix(name, 16).ok());
-        match (txg, &entry.value) {
-            (Some(txg), zap::ZapValue::U64(object)) if object.len() == 1 => {
-                logs.push((txg, ObjectId(object[0])));
-            }
-            _ => return Err(PoolError::Corrupt("the list of log space maps".into())),
-        }
-    }
-    logs.sort_unstable();
-    for (txg, object) in logs {
+    for (txg, object) in listed_logs(mos, found.objects.logs_zap).await? {
         let header = space_map::header(mos, object).await?;
         found.objects.logs.push(object);
         found.objects.histograms += u64::from(header.histogram.is_some());
@@ -160,6 +148,23 @@ pub(crate) async fn read(
         .await?;
     }
     Ok(Some(found))
+}
+
+/// The logs that the list names, by their txgs, oldest first.
+async fn listed_logs(mos: &Objset, logs_zap: ObjectId) -> Result<Vec<(u64, ObjectId)>, PoolError> {
+    let mut logs = Vec::new();
+    for entry in zap::entries(mos, logs_zap).await? {
+        let name = std::str::from_utf8(&entry.name).ok();
+        let txg = name.and_then(|name| u64::from_str_radix(name, 16).ok());
+        match (txg, &entry.value) {
+            (Some(txg), zap::ZapValue::U64(object)) if object.len() == 1 => {
+                logs.push((txg, ObjectId(object[0])));
+            }
+            _ => return Err(PoolError::Corrupt("the list of log space maps".into())),
+        }
+    }
+    logs.sort_unstable();
+    Ok(logs)
 }
 
 impl Logs {

@@ -132,9 +132,20 @@ impl ImportedPool {
 
     /// Waits until nothing is allocated on a log vdev that takes no new blocks.
     async fn wait_until_empty(&self, id: u32) -> Result<(), PoolError> {
-        for attempt in 0..RETIRE_TRIES {
+        self.retire_logs_until(async || {
             let space = self.store().vdev_space(id);
-            if space.allocated == 0 && space.deferred == 0 {
+            Ok(space.allocated == 0 && space.deferred == 0)
+        })
+        .await
+    }
+
+    /// Asks the intent logs to leave their blocks, txg by txg, until that was enough.
+    pub(crate) async fn retire_logs_until(
+        &self,
+        is_enough: impl AsyncFn() -> Result<bool, PoolError>,
+    ) -> Result<(), PoolError> {
+        for attempt in 0..RETIRE_TRIES {
+            if is_enough().await? {
                 return Ok(());
             }
             self.hierarchy().retire_logs();

@@ -210,7 +210,7 @@ impl ImportedPool {
         spec: &SplitSpec,
         split_plan: &SplitPlan,
     ) -> Result<(), PoolError> {
-        // OpenedMos under the guid that is on the labels still; the first txg of the new pool writes its own.
+        // Opened under the guid that is on the labels still; the first txg of the new pool writes its own.
         let mut config = split_plan.tree.clone();
         config.guid = Guid(self.config.guid());
         let guid = self.handle().random_u64().max(1);
@@ -256,6 +256,17 @@ impl ImportedPool {
                 return Err(error);
             }
         };
+        self.begin_split_pool(pool, claimed, spec, split_plan).await
+    }
+
+    /// Writes the first txg of the new pool, sets its properties and exports it.
+    async fn begin_split_pool(
+        &self,
+        pool: Pool,
+        claimed: Vec<dsl::Dataset>,
+        spec: &SplitSpec,
+        split_plan: &SplitPlan,
+    ) -> Result<(), PoolError> {
         pool.0.dirty_config();
         sync::start(&pool);
         let others_leaves = split_plan.others_leaves.clone();

@@ -42,42 +42,20 @@ fn main() -> ExitCode {
     let own = words.next().unwrap_or_default();
     let own = own.rsplit('/').next().unwrap_or_default().to_owned();
     let arguments: Vec<String> = words.collect();
-    if let [word, process] = arguments.as_slice()
-        && word == serve::fuse::guard::COMMAND
-    {
-        return serve::fuse::guard::main(process);
-    }
-    if let [word, directory] = arguments.as_slice()
-        && word == serve::smb::COMMAND
-    {
-        return serve::smb::main(directory);
+    match arguments.as_slice() {
+        [word, process] if word == serve::fuse::guard::COMMAND => {
+            return serve::fuse::guard::main(process);
+        }
+        [word, directory] if word == serve::smb::COMMAND => return serve::smb::main(directory),
+        _ => {}
     }
     // It needs neither a daemon nor a state directory.
     if own == "zstream" {
         return cli::zstream::main(&arguments);
     }
-    let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
-    let invocation = match own.as_str() {
-        "zpool" | "zfs" => Invocation {
-            tool: own,
-            arguments,
-            state,
-        },
-        // COMSTAR's commands are among our own.
-        "stmfadm" | "sbdadm" | "itadm" => Invocation {
-            tool: "sanbox".to_owned(),
-            arguments: std::iter::once(own).chain(arguments).collect(),
-            state,
-        },
-        _ => match Invocation::read(arguments, state) {
-            Ok(Some(invocation)) => invocation,
-            Ok(None) => return ExitCode::SUCCESS,
-            Err(message) => {
-                eprintln!("sanbox: {message}");
-                eprint!("{}", cli::declare::help());
-                return ExitCode::from(2);
-            }
-        },
+    let invocation = match invocation(own, arguments) {
+        Ok(invocation) => invocation,
+        Err(code) => return code,
     };
     if let Some(text) = cli::help::asked_for(&invocation.tool, &invocation.arguments) {
         cli_print(&text);
@@ -98,13 +76,7 @@ fn main() -> ExitCode {
     };
     if let Some(outcome) = invocation.ask_daemon() {
         drop(hidden);
-        return match outcome {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => {
-                eprintln!("sanbox: {error:#}");
-                ExitCode::FAILURE
-            }
-        };
+        return exit_of(outcome);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -118,16 +90,47 @@ fn main() -> ExitCode {
     };
     let ended = runtime.block_on(invocation.run());
     drop(hidden);
-    let code = match ended {
+    let code = exit_of(ended);
+    // Shutting it down would wait for calls that may never end; the process's end does not.
+    std::mem::forget(runtime);
+    code
+}
+
+/// What is to be run, by the name that the program was called by; or how the process ends at once.
+fn invocation(own: String, arguments: Vec<String>) -> Result<Invocation, ExitCode> {
+    let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
+    match own.as_str() {
+        "zpool" | "zfs" => Ok(Invocation {
+            tool: own,
+            arguments,
+            state,
+        }),
+        // COMSTAR's commands are among our own.
+        "stmfadm" | "sbdadm" | "itadm" => Ok(Invocation {
+            tool: "sanbox".to_owned(),
+            arguments: std::iter::once(own).chain(arguments).collect(),
+            state,
+        }),
+        _ => match Invocation::read(arguments, state) {
+            Ok(Some(invocation)) => Ok(invocation),
+            Ok(None) => Err(ExitCode::SUCCESS),
+            Err(message) => {
+                eprintln!("sanbox: {message}");
+                eprint!("{}", cli::declare::help());
+                Err(ExitCode::from(2))
+            }
+        },
+    }
+}
+
+fn exit_of(outcome: anyhow::Result<u8>) -> ExitCode {
+    match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("sanbox: {error:#}");
             ExitCode::FAILURE
         }
-    };
-    // Shutting it down would wait for calls that may never end; the process's end does not.
-    std::mem::forget(runtime);
-    code
+    }
 }
 
 /// Becomes the program `sanbox-lab` beside this one; returns only when that fails. The simulator is not part of the appliance.

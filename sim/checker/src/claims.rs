@@ -112,7 +112,7 @@ impl Claims {
         }
     }
 
-    /// True when every copy of a block is claimed by someone with the same size.
+    /// True when every copy of a block is claimed with the same size.
     pub(super) fn covers(&self, bp: &BlockPointer) -> bool {
         bp.copies().all(|d| {
             self.places

@@ -377,7 +377,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks each dataset owns: those born after its previous snapshot. The others must be owned by someone.
+    /// Claims the blocks each dataset owns: those born after its previous snapshot. The others must have another owner.
     fn claim_datasets(&mut self, world: &World) {
         for d in world.datasets.values() {
             for r in world.refs(d.tree.as_ref().map_or(0, |t| t.id)) {

@@ -364,11 +364,16 @@ fn one(options: &Options) -> ExitCode {
 
 fn canary(options: &Options) -> ExitCode {
     let seeds = options.seeds.min(50);
-    let caught = (options.start..options.start + seeds)
-        .filter(|&seed| {
-            attempt(&Story::Mixed(Plan::canary(seed)), &World::new(seed), None).is_err()
-        })
-        .count();
+    let mut caught = 0;
+    for seed in options.start..options.start + seeds {
+        match attempt(&Story::Mixed(Plan::canary(seed)), &World::new(seed), None) {
+            Ok(_) => println!("seed {seed}: not caught"),
+            Err(failure) => {
+                println!("{failure}");
+                caught += 1;
+            }
+        }
+    }
     println!("{caught} of {seeds} worlds with lying flushes were caught");
     if caught > 0 {
         ExitCode::SUCCESS

@@ -117,7 +117,7 @@ pub struct Plan {
     pub sector_bytes: u32,
     pub settings: Vec<(String, String)>,
     pub styles: Vec<Style>,
-    /// Somebody creates, renames and destroys datasets meanwhile.
+    /// Datasets are created, renamed and destroyed meanwhile.
     pub with_datasets: bool,
     /// How many of those operations in a boot.
     pub dataset_operations: u32,
@@ -126,7 +126,7 @@ pub struct Plan {
     /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
     /// must.
     pub with_classes: bool,
-    /// Somebody writes to a block volume meanwhile.
+    /// A block volume is written to meanwhile.
     pub with_volume: bool,
     /// Further disks, for intent logs.
     pub logs: Logs,
@@ -134,7 +134,7 @@ pub struct Plan {
     pub group_age: Duration,
     /// One more disk, a cache device from the start, which may rot or fail.
     pub with_cache: bool,
-    /// Somebody adds and removes devices meanwhile: four disks more.
+    /// Devices are added and removed meanwhile: four disks more.
     pub with_devices: bool,
     /// The administrator mostly has vdevs with data leave, which takes many small steps.
     pub with_removals: bool,
@@ -289,7 +289,7 @@ impl Plan {
         }
     }
 
-    /// Somebody changes the pool's devices meanwhile. (Full pools have no room for that.)
+    /// The pool's devices are changed meanwhile. (Full pools have no room for that.)
     #[must_use]
     pub fn devices(seed: u64) -> Self {
         let plan = Self::of_seed(seed);

@@ -19,7 +19,7 @@ pub struct Faults {
     /// An operation takes [`Faults::slow_by`] longer.
     pub slow: u32,
     pub slow_by: Duration,
-    /// Flushes answer at once and make nothing durable. Nobody survives that together with a power cut; it is here
+    /// Flushes answer at once and make nothing durable. No layout survives that together with a power cut; it is here
     /// to observe that the checkers notice.
     pub lying_flush: bool,
 }

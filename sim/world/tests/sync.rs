@@ -22,7 +22,7 @@ fn nanos(count: u64) -> Duration {
     Duration::from_nanos(count)
 }
 
-/// Readers and writers with random holding times, some giving up: never a writer with anybody else, and whoever waits
+/// Readers and writers with random holding times, some giving up: never a writer with another holder, and each task that waits
 /// longer is served first (readers may share).
 #[test]
 fn locks_exclude_and_are_fair() {
@@ -67,7 +67,7 @@ fn locks_exclude_and_are_fair() {
                             }
                         };
                         if gives_up {
-                            // Gives up while waiting only: whoever holds the lock ends in order.
+                            // Gives up while waiting only: a task that holds the lock ends in order.
                             if let Some(guard) = timeout(&handle, nanos(5_000), lock.write()).await
                             {
                                 drop(guard);
@@ -165,7 +165,7 @@ fn a_queue_of_one_permit_is_served_in_order() {
     });
 }
 
-/// `notify_one` for each item, consumers that now and then give up: no item stays behind while somebody waits.
+/// `notify_one` for each item, consumers that now and then give up: no item stays behind while a task waits.
 #[test]
 fn events_lose_no_notification() {
     for_seeds(|world| {

@@ -96,7 +96,7 @@ impl ApiKey {
 }
 
 impl Accounts {
-    /// Makes a key for a user and returns it, which nobody else ever does again. `role` is that of who asks for it. Durable on return.
+    /// Makes a key for a user and returns it, which is shown this once. `role` is that of the user that asks for it. Durable on return.
     ///
     /// # Errors
     /// [`AccountError::Missing`], [`AccountError::Key`], [`AccountError::Database`].
@@ -142,7 +142,7 @@ impl Accounts {
         Ok((view, secret))
     }
 
-    /// Returns who shows a key, and counts the use; `None` when it has ended or never was.
+    /// Returns the user that a key stands for, and counts the use; `None` when it has ended or never was.
     #[must_use]
     pub fn key_user(&self, secret: &str, now: u64) -> Option<SessionUser> {
         let hash = secret::hash(secret);
@@ -184,7 +184,7 @@ impl Accounts {
         keys
     }
 
-    /// Revokes a key: of this user, or with `None` anybody's. Durable on return.
+    /// Revokes a key: of this user, or with `None` of any. Durable on return.
     ///
     /// # Errors
     /// [`AccountError::Key`] when there is no such key, [`AccountError::Database`].

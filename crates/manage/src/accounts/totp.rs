@@ -340,7 +340,7 @@ mod tests {
         accounts.enrol_second_factor("ann").await.expect("begun");
         let secret = accounts.tables().factors["ann"].secret;
         let code = |at: u64| code_at(&secret, at / STEP_SECONDS);
-        // Not confirmed: the password is enough, so that nobody locks himself out.
+        // Not confirmed: the password is enough, so that a user is not locked out by a setup that was not finished.
         accounts
             .log_in("ann", PASSWORD, None, address, 1000)
             .await

@@ -82,9 +82,9 @@ pub struct Condition {
 pub enum AlertState {
     /// Its condition holds.
     Open,
-    /// It holds, and somebody knows.
+    /// It holds, and was acknowledged.
     Acknowledged,
-    /// It holds, and nobody is told.
+    /// It holds, and is muted.
     Muted,
     /// It does not hold any more.
     Cleared,
@@ -143,7 +143,7 @@ pub enum Message {
     Opened(Alert),
     /// It is over.
     Cleared(Alert),
-    /// Somebody tries out the channel of this name, or all.
+    /// The channel of this name is tried out, or all.
     Test(Option<String>),
 }
 
@@ -266,7 +266,7 @@ impl Alerts {
             }
         }
         for message in told {
-            // Nobody may follow.
+            // There may be no follower.
             let _ = self.messages.send(message);
         }
     }
@@ -437,7 +437,7 @@ impl AlertTable {
         alert.effect = condition.effect;
         alert.next_step = condition.next_step;
         if worse && alert.state == AlertState::Acknowledged {
-            // What somebody knew of was less bad.
+            // What was acknowledged was less bad.
             alert.state = AlertState::Open;
         }
         if worse && alert.state != AlertState::Muted {

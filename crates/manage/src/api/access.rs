@@ -174,7 +174,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/snapshots",
         Access::Datasets(Role::Viewer),
     ),
-    // Whoever may share a file system may see its files.
+    // A user that may share a file system may see its files.
     (Method::GET, "/api/v1/files", Access::Role(Role::Operator)),
     (
         Method::GET,

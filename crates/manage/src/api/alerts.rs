@@ -63,7 +63,7 @@ pub(super) async fn list_alerts(
     Ok(Json(api.alerts.list(asked.all.unwrap_or(false))))
 }
 
-/// Says that somebody knows of an alert.
+/// Acknowledges an alert.
 #[utoipa::path(post, path = "/api/v1/alerts/{id}/acknowledge", params(("id" = u64, Path)),
     responses((status = 200, body = Alert), (status = 404, body = Problem)))]
 pub(super) async fn acknowledge_alert(
@@ -85,7 +85,7 @@ pub(super) async fn acknowledge_alert(
     Ok(Json(alert))
 }
 
-/// Mutes an alert: nobody is told of it for a time.
+/// Mutes an alert: no channel is told of it for a time.
 #[utoipa::path(post, path = "/api/v1/alerts/{id}/mute", params(("id" = u64, Path)), request_body = MuteRequest,
     responses((status = 200, body = Alert), (status = 404, body = Problem)))]
 pub(super) async fn mute_alert(

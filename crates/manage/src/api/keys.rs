@@ -127,7 +127,7 @@ pub(super) async fn make_key(
     Ok((StatusCode::CREATED, Json(MadeKey { secret, key })))
 }
 
-/// Revokes a key: an own one, and for owners anybody's.
+/// Revokes a key: an own one, and for owners one of any user.
 #[utoipa::path(delete, path = "/api/v1/keys/{id}", params(("id" = u64, Path)),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(super) async fn revoke_key(

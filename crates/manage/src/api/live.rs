@@ -42,7 +42,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Follows the samples; begins to take them if nobody did.
+    /// Follows the samples; begins to take them if no task does.
     pub(super) fn follow(api: &Arc<Api>) -> Receiver<Notice> {
         let receiver = api.sampler.samples.subscribe();
         if !api.sampler.runs.swap(true, Ordering::AcqRel) {
@@ -52,7 +52,7 @@ impl Sampler {
     }
 }
 
-/// Samples until nobody looks.
+/// Samples until the last follower is gone.
 async fn run(api: Weak<Api>) {
     let mut before = Moment::default();
     let mut each = tokio::time::interval(EVERY);

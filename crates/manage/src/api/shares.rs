@@ -23,7 +23,7 @@ pub struct Share {
     pub path: String,
     /// The value of `sharenfs`.
     pub options: String,
-    /// Nobody may write, whatever the options say.
+    /// Writing is refused, whatever the options say.
     pub readonly: bool,
     /// Why it is not shared.
     pub error: Option<String>,

@@ -121,7 +121,7 @@ impl Question<'_> {
         waited * 100 / self.chosen.wait_ns().max(1)
     }
 
-    /// Waits for devices, whoever waits for them in the end.
+    /// Waits for devices, of requests and of the tasks that they wait for.
     fn storage(&self) -> u64 {
         self.share(&[Phase::Queue, Phase::Device, Phase::Cache, Phase::Flush])
     }

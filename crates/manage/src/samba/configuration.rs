@@ -1,4 +1,4 @@
-//! The configuration of `smbd`, written whole for what is shared now: nobody edits it, so what it does not say is Samba's default.
+//! The configuration of `smbd`, written whole for what is shared now: it is not edited by hand, so what it does not say is Samba's default.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -137,7 +137,7 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     } else {
         line(text, "restrict anonymous", 2);
     }
-    // Locks of the kernel would reach nobody else on a mount that only Samba uses, and keep clients from taking up again what
+    // Locks of the kernel would reach no other process on a mount that only Samba uses, and keep clients from taking up again what
     // they had open after a broken connection. smb.conf(5), durable handles
     line(text, "kernel oplocks", "no");
     line(text, "kernel share modes", "no");

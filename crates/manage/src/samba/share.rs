@@ -47,9 +47,9 @@ pub struct ShareOptions {
     pub description: Option<String>,
     /// Whether those get in that give no password, or none that is known.
     pub guest: bool,
-    /// Whether a user sees only what he may read (access-based enumeration).
+    /// Whether a user sees only what it may read (access-based enumeration).
     pub enumerate_by_access: bool,
-    /// Whether nobody may write.
+    /// Whether writing is refused.
     pub read_only: bool,
     /// The only hosts and networks that may connect; none named is all.
     pub hosts: Vec<String>,
@@ -63,7 +63,7 @@ pub struct ShareOptions {
     pub caching: ClientCaching,
     /// Whether macOS offers it for backups by Time Machine.
     pub time_machine: bool,
-    /// Whether each user sees a directory of his own name in it, as a share of that name.
+    /// Whether each user sees a directory of its own name in it, as a share of that name.
     pub homes: bool,
 }
 

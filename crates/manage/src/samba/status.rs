@@ -63,7 +63,7 @@ pub struct SmbShareView {
     pub name: String,
     /// The dataset.
     pub dataset: String,
-    /// Whether nobody may write.
+    /// Whether writing is refused.
     pub read_only: bool,
     /// Whether guests get in.
     pub guest: bool,

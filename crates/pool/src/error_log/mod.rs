@@ -27,7 +27,7 @@ use crate::scan::all_datasets;
 const LOOKUP_MAX: u64 = 1 << 20;
 const _: () = assert!(LOG_MAX as u64 <= LOOKUP_MAX);
 
-/// ErrorLogs of one object, where it is found.
+/// Damage of one object, where it is found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DamagedObject {
     /// Dataset or snapshot by name; `None` for the pool's own metadata, and for datasets that are gone.

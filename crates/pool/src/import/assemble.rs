@@ -41,60 +41,16 @@ pub(crate) async fn assemble(
     policy: &ImportPolicy,
 ) -> Result<Pool, PoolError> {
     let mos = opened.mos.clone();
-    let mut unsupported = unsupported_features(&mos).await?;
-    // Counted only from the first txg of the expansion on, but a child may be listed before.
-    if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
-    {
-        unsupported.add("org.openzfs:raidz_expansion", false, None);
-    }
-    if !unsupported.unreadable.is_empty() {
-        return Err(PoolError::UnsupportedForRead {
-            features: unsupported.unreadable,
-        });
-    }
-    if !unsupported.unwritable.is_empty() && !policy.readonly {
-        return Err(PoolError::UnsupportedForWrite {
-            features: unsupported.unwritable,
-        });
-    }
-    let mut salt = [0; 32];
-    match zap::lookup(&mos, DIRECTORY, "org.illumos:checksum_salt").await? {
-        Some(zap::ZapValue::U8(bytes)) if bytes.len() == salt.len() => {
-            salt.copy_from_slice(&bytes);
-        }
-        Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
-        None => {}
-    }
-    opened.store.set_salt(salt);
+    check_features(&mos, &tree, policy.readonly).await?;
+    opened.store.set_salt(read_salt(&mos).await?);
 
-    let mut identity = Identity::from_list(config)
-        .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
-    let name = policy
-        .new_name
-        .clone()
-        .unwrap_or_else(|| identity.name.clone());
-    if !policy.temporary_name && !policy.readonly {
-        identity.name.clone_from(&name);
-    }
-    if !policy.readonly {
-        identity.host = policy.host.clone();
-    }
+    let (identity, name) = identity_and_name(config, policy)?;
     let options = HierarchyOptions {
         pool_name: name.clone(),
         read_only: policy.readonly,
     };
     let hierarchy = Hierarchy::open(&mos, options).await?;
-    let lookup = async |key: &str| -> Result<ObjectId, PoolError> {
-        Ok(ObjectId(
-            zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0),
-        ))
-    };
-    let objects = PoolObjects {
-        config: lookup("config").await?,
-        history: lookup("history").await?,
-        vdev_zap_map: lookup("com.delphix:vdev_zap_map").await?,
-        properties: lookup("pool_props").await?,
-    };
+    let objects = read_objects(&mos).await?;
     let features = hierarchy.features();
     let space = Rc::new(SpaceMaps::new(
         mos.clone(),
@@ -134,6 +90,75 @@ pub(crate) async fn assemble(
         tuning: &policy.tuning,
         events: policy.events.clone(),
     }))))
+}
+
+/// What the pool is called on disk from now on, with the rest of its identity, and the name in use.
+fn identity_and_name(
+    config: &NvList,
+    policy: &ImportPolicy,
+) -> Result<(Identity, String), PoolError> {
+    let mut identity = Identity::from_list(config)
+        .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
+    let name = policy
+        .new_name
+        .clone()
+        .unwrap_or_else(|| identity.name.clone());
+    if !policy.temporary_name && !policy.readonly {
+        identity.name.clone_from(&name);
+    }
+    if !policy.readonly {
+        identity.host = policy.host.clone();
+    }
+    Ok((identity, name))
+}
+
+/// Refuses a pool with active features that cannot be opened as asked.
+async fn check_features(mos: &Objset, tree: &Tree, readonly: bool) -> Result<(), PoolError> {
+    let mut unsupported = unsupported_features(mos).await?;
+    // Counted only from the first txg of the expansion on, but a child may be listed before.
+    if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
+    {
+        unsupported.add("org.openzfs:raidz_expansion", false, None);
+    }
+    if !unsupported.unreadable.is_empty() {
+        return Err(PoolError::UnsupportedForRead {
+            features: unsupported.unreadable,
+        });
+    }
+    if !unsupported.unwritable.is_empty() && !readonly {
+        return Err(PoolError::UnsupportedForWrite {
+            features: unsupported.unwritable,
+        });
+    }
+    Ok(())
+}
+
+/// Reads the salt of checksums; zeros where there is none.
+async fn read_salt(mos: &Objset) -> Result<[u8; 32], PoolError> {
+    let mut salt = [0; 32];
+    match zap::lookup(mos, DIRECTORY, "org.illumos:checksum_salt").await? {
+        Some(zap::ZapValue::U8(bytes)) if bytes.len() == salt.len() => {
+            salt.copy_from_slice(&bytes);
+        }
+        Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
+        None => {}
+    }
+    Ok(salt)
+}
+
+/// Looks the pool's own objects up.
+async fn read_objects(mos: &Objset) -> Result<PoolObjects, PoolError> {
+    let lookup = async |key: &str| -> Result<ObjectId, PoolError> {
+        Ok(ObjectId(
+            zap::lookup_u64(mos, DIRECTORY, key).await?.unwrap_or(0),
+        ))
+    };
+    Ok(PoolObjects {
+        config: lookup("config").await?,
+        history: lookup("history").await?,
+        vdev_zap_map: lookup("com.delphix:vdev_zap_map").await?,
+        properties: lookup("pool_props").await?,
+    })
 }
 
 /// Returns the active features of a pool that this software cannot read or write.

@@ -1,7 +1,10 @@
 //! Reading pool properties: native ones, features, those of the user.
 
 use super::stored::StoredValue;
-use super::{PROPERTIES, PoolProperty, PropertyEntry, PropertyKind, PropertySource, PropertyValue};
+use super::{
+    PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
+    PropertyValue,
+};
 use crate::PoolError;
 use crate::features::listed_features;
 use crate::pool::{ImportedPool, Pool};
@@ -82,6 +85,29 @@ fn text_entry(name: String, text: &str) -> PropertyEntry {
     }
 }
 
+/// The word of a property that is one of several.
+fn index_word(
+    info: &PropertyInfo,
+    default: bool,
+    stored: Option<StoredValue>,
+) -> (PropertyValue, PropertySource) {
+    let default = u64::from(default);
+    let number = match stored {
+        Some(StoredValue::Number(number)) => number,
+        _ => default,
+    };
+    let PropertyKind::Index(names) = info.kind else {
+        unreachable!("these properties are word lists")
+    };
+    let at = usize::try_from(number).unwrap_or(usize::MAX);
+    let text = names.get(at).copied().unwrap_or("-");
+    let source = match number == default {
+        true => PropertySource::Default,
+        false => PropertySource::Local,
+    };
+    (PropertyValue::Text(text.to_owned()), source)
+}
+
 impl ImportedPool {
     async fn property(
         &self,
@@ -94,6 +120,8 @@ impl ImportedPool {
         let root = &status.root;
         let words = |text: &str| Text(text.to_owned());
         let stored = self.properties.get(info.name);
+        let given =
+            |text: Option<String>| text.map_or((Absent, Default), |text| (Text(text), Local));
         let (value, source) = match property {
             PoolProperty::Size => (Number(root.size_bytes), None),
             PoolProperty::Capacity => {
@@ -102,10 +130,10 @@ impl ImportedPool {
                     .unwrap_or(0);
                 (Number(percent), None)
             }
-            PoolProperty::Altroot => match &self.session.altroot {
-                Some(path) => (Text(path.display().to_string()), Local),
-                Option::None => (Absent, Default),
-            },
+            PoolProperty::Altroot => {
+                let path = self.session.altroot.as_ref();
+                given(path.map(|path| path.display().to_string()))
+            }
             PoolProperty::Health => (words(status.health.as_str()), None),
             PoolProperty::Guid => (Number(status.guid), None),
             PoolProperty::LoadGuid => (Number(self.session.load_guid), None),
@@ -116,10 +144,7 @@ impl ImportedPool {
                 }
                 _ => (Absent, Default),
             },
-            PoolProperty::Cachefile => match &*self.session.cachefile.borrow() {
-                Some(path) => (Text(path.clone()), Local),
-                Option::None => (Absent, Default),
-            },
+            PoolProperty::Cachefile => given(self.session.cachefile.borrow().clone()),
             PoolProperty::Dedupratio => {
                 let tables = self.space().dedup();
                 (Number(tables.map_or(100, |t| t.ratio_percent())), None)
@@ -128,17 +153,8 @@ impl ImportedPool {
                 Some(tables) => (Number(tables.table_bytes().await?), None),
                 Option::None => (Number(0), None),
             },
-            // OpenZFS: module/zfs/brt.c, brt_get_ratio
             PoolProperty::Bcloneused | PoolProperty::Bclonesaved | PoolProperty::Bcloneratio => {
-                let tables = self.space().clones();
-                let (used, saved) = tables.map_or((0, 0), |t| (t.used_bytes(), t.saved_bytes()));
-                let both = used.saturating_add(saved);
-                let number = match property {
-                    PoolProperty::Bcloneused => used,
-                    PoolProperty::Bclonesaved => saved,
-                    _ => both.saturating_mul(100).checked_div(used).unwrap_or(100),
-                };
-                (Number(number), None)
+                (Number(self.clone_number(property)), None)
             }
             PoolProperty::Free => (
                 Number(root.size_bytes.saturating_sub(root.allocated_bytes)),
@@ -149,10 +165,7 @@ impl ImportedPool {
                 words(if self.session.readonly { "on" } else { "off" }),
                 None,
             ),
-            PoolProperty::Comment => match &self.config.identity().comment {
-                Some(text) => (Text(text.clone()), Local),
-                Option::None => (Absent, Default),
-            },
+            PoolProperty::Comment => given(self.config.identity().comment.clone()),
             PoolProperty::Compatibility => match &self.config.identity().compatibility {
                 Some(text) => (Text(text.clone()), Local),
                 Option::None => (words("off"), Default),
@@ -189,17 +202,7 @@ impl ImportedPool {
             | PoolProperty::Autoexpand
             | PoolProperty::Multihost
             | PoolProperty::Autotrim => {
-                let default = u64::from(property == PoolProperty::Delegation);
-                let number = match stored {
-                    Some(StoredValue::Number(number)) => number,
-                    _ => default,
-                };
-                let PropertyKind::Index(names) = info.kind else {
-                    unreachable!("these properties are word lists")
-                };
-                let at = usize::try_from(number).unwrap_or(usize::MAX);
-                let text = names.get(at).copied().unwrap_or("-");
-                (words(text), if number == default { Default } else { Local })
+                index_word(info, property == PoolProperty::Delegation, stored)
             }
         };
         Ok(PropertyEntry {
@@ -208,6 +211,19 @@ impl ImportedPool {
             value,
             source,
         })
+    }
+
+    /// What cloned blocks use and save, and the ratio of both.
+    // OpenZFS: module/zfs/brt.c, brt_get_ratio
+    fn clone_number(&self, property: PoolProperty) -> u64 {
+        let tables = self.space().clones();
+        let (used, saved) = tables.map_or((0, 0), |t| (t.used_bytes(), t.saved_bytes()));
+        let both = used.saturating_add(saved);
+        match property {
+            PoolProperty::Bcloneused => used,
+            PoolProperty::Bclonesaved => saved,
+            _ => both.saturating_mul(100).checked_div(used).unwrap_or(100),
+        }
     }
 
     async fn dataset_name(&self, object: u64) -> PropertyValue {

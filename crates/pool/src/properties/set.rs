@@ -45,56 +45,63 @@ fn bad(text: impl Into<String>) -> PoolError {
 /// Checks one `NAME=VALUE`.
 pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError> {
     if let Some(feature) = name.strip_prefix("feature@") {
-        if Feature::by_name(feature).is_none() {
-            return Err(bad(format!("feature '{feature}' unsupported by kernel")));
-        }
-        let enabled = match value {
-            "enabled" => true,
-            "disabled" => false,
-            _ => {
-                return Err(bad(format!(
-                    "property '{name}' can only be set to 'enabled' or 'disabled'"
-                )));
-            }
-        };
-        return Ok(PropertyChange::Feature {
-            name: feature.to_owned(),
-            enabled,
-        });
+        return parse_feature(feature, name, value);
     }
     if name.contains(':') {
-        if name.len() >= 256 {
-            return Err(bad(format!("property name '{name}' is too long")));
-        }
-        if value.len() >= 8192 {
-            return Err(bad(format!("property value '{value}' is too long")));
-        }
-        return Ok(if value.is_empty() {
-            PropertyChange::Remove(name.to_owned())
-        } else {
-            PropertyChange::Store(name.to_owned(), StoredValue::Text(value.to_owned()))
-        });
+        return parse_user(name, value);
     }
     let property = PoolProperty::parse(name)
         .filter(|p| p.info().name == name || p.info().column.to_lowercase() == name)
         .ok_or_else(|| bad(format!("invalid property '{name}'")))?;
-    let info = property.info();
-    if !info.settable {
+    if !property.info().settable {
         return Err(bad(format!("'{name}' is readonly")));
     }
-    match property {
-        PoolProperty::Ashift => {
-            let number: u64 = value
-                .parse()
-                .map_err(|_| bad(format!("bad numeric value '{value}'")))?;
-            match u8::try_from(number) {
-                Ok(ashift @ (0 | 9..=16)) => Ok(PropertyChange::Ashift(ashift)),
-                _ => Err(bad(format!(
-                    "property '{name}' number {number} is invalid, only values between 9 and 16 \
-                         are allowed."
-                ))),
-            }
+    parse_native(property, name, value)
+}
+
+fn parse_feature(feature: &str, name: &str, value: &str) -> Result<PropertyChange, PoolError> {
+    if Feature::by_name(feature).is_none() {
+        return Err(bad(format!("feature '{feature}' unsupported by kernel")));
+    }
+    let enabled = match value {
+        "enabled" => true,
+        "disabled" => false,
+        _ => {
+            return Err(bad(format!(
+                "property '{name}' can only be set to 'enabled' or 'disabled'"
+            )));
         }
+    };
+    Ok(PropertyChange::Feature {
+        name: feature.to_owned(),
+        enabled,
+    })
+}
+
+fn parse_user(name: &str, value: &str) -> Result<PropertyChange, PoolError> {
+    if name.len() >= 256 {
+        return Err(bad(format!("property name '{name}' is too long")));
+    }
+    if value.len() >= 8192 {
+        return Err(bad(format!("property value '{value}' is too long")));
+    }
+    Ok(if value.is_empty() {
+        PropertyChange::Remove(name.to_owned())
+    } else {
+        PropertyChange::Store(name.to_owned(), StoredValue::Text(value.to_owned()))
+    })
+}
+
+fn parse_native(
+    property: PoolProperty,
+    name: &str,
+    value: &str,
+) -> Result<PropertyChange, PoolError> {
+    let info = property.info();
+    let given = || (!value.is_empty()).then(|| value.to_owned());
+    let store = |number| PropertyChange::Store(info.name.to_owned(), StoredValue::Number(number));
+    match property {
+        PoolProperty::Ashift => parse_ashift(name, value),
         PoolProperty::Comment => {
             if value.len() > COMMENT_MAX {
                 return Err(bad(format!(
@@ -104,27 +111,20 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError
             if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
                 return Err(bad("comment may only have printable characters".to_owned()));
             }
-            Ok(PropertyChange::Comment(
-                (!value.is_empty()).then(|| value.to_owned()),
-            ))
+            Ok(PropertyChange::Comment(given()))
         }
         PoolProperty::Compatibility => Ok(PropertyChange::Compatibility(
-            (!matches!(value, "" | "off")).then(|| value.to_owned()),
+            given().filter(|value| value != "off"),
         )),
         PoolProperty::Cachefile => {
-            if value.is_empty() {
-                return Ok(PropertyChange::Cachefile(None));
-            }
-            if value != "none" && !value.starts_with('/') {
+            if !value.is_empty() && value != "none" && !value.starts_with('/') {
                 return Err(bad(format!(
                     "property '{name}' must be empty, an absolute path, or 'none'"
                 )));
             }
-            Ok(PropertyChange::Cachefile(Some(value.to_owned())))
+            Ok(PropertyChange::Cachefile(given()))
         }
-        PoolProperty::Bootfs => Ok(PropertyChange::Bootfs(
-            (!value.is_empty()).then(|| value.to_owned()),
-        )),
+        PoolProperty::Bootfs => Ok(PropertyChange::Bootfs(given())),
         PoolProperty::Altroot => Err(bad(format!(
             "property '{name}' can only be set during pool creation or import"
         ))),
@@ -132,30 +132,35 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError
             "property '{name}' can only be set at import time"
         ))),
         PoolProperty::Version => Err(bad(format!("property '{name}' number {value} is invalid."))),
-        PoolProperty::DedupTableQuota => {
-            let number = match value {
-                "auto" => u64::MAX,
-                "none" => 0,
-                _ => value
-                    .parse()
-                    .map_err(|_| bad(format!("bad numeric value '{value}'")))?,
-            };
-            Ok(PropertyChange::Store(
-                info.name.to_owned(),
-                StoredValue::Number(number),
-            ))
-        }
+        PoolProperty::DedupTableQuota => match value {
+            "auto" => Ok(store(u64::MAX)),
+            "none" => Ok(store(0)),
+            _ => Ok(store(parse_number(value)?)),
+        },
         _ => match info.kind {
             PropertyKind::Index(_) => {
                 let number = parse_index(info, value)
                     .map_err(|_| bad(format!("'{name}' must be one of '{}'", info.values)))?;
-                Ok(PropertyChange::Store(
-                    info.name.to_owned(),
-                    StoredValue::Number(number),
-                ))
+                Ok(store(number))
             }
             _ => Err(bad(format!("property '{name}' cannot be set"))),
         },
+    }
+}
+
+fn parse_number(value: &str) -> Result<u64, PoolError> {
+    let number = value.parse();
+    number.map_err(|_| bad(format!("bad numeric value '{value}'")))
+}
+
+fn parse_ashift(name: &str, value: &str) -> Result<PropertyChange, PoolError> {
+    let number = parse_number(value)?;
+    match u8::try_from(number) {
+        Ok(ashift @ (0 | 9..=16)) => Ok(PropertyChange::Ashift(ashift)),
+        _ => Err(bad(format!(
+            "property '{name}' number {number} is invalid, only values between 9 and 16 \
+                 are allowed."
+        ))),
     }
 }
 

@@ -15,7 +15,6 @@ mod table;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use dmu::{Tx, zap};
 use ondisk::ObjectId;
@@ -34,14 +33,10 @@ use ondisk::removal::{NO_VDEV, RemovalPhys, Stage};
 use table::IndirectTable;
 
 const FEATURE: &str = "device_removal";
-/// How often the intent logs are asked to leave a vdev.
-const RETIRE_TRIES: u32 = 64;
-/// What is waited between two tries, once the first ones did not suffice.
-const RETIRE_PAUSE: Duration = Duration::from_millis(50);
 /// Txgs that can have placed something on a vdev before it stopped taking blocks.
 // OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
 const TXGS_UNDER_WAY: u32 = 3;
-const _: () = assert!(RETIRE_TRIES > 0 && TXGS_UNDER_WAY > 2);
+const _: () = assert!(TXGS_UNDER_WAY > 2);
 
 const BUSY: &str = "Pool busy; removal may already be in progress";
 const IN_PROGRESS: &str = "removal for this vdev is already in progress.";
@@ -236,19 +231,8 @@ impl ImportedPool {
             self.clock().kick();
             self.clock().wait_synced(txg).await?;
         }
-        for attempt in 0..RETIRE_TRIES {
-            if self.hierarchy().logs_on(id).await?.is_empty() {
-                return Ok(());
-            }
-            self.hierarchy().retire_logs();
-            if attempt > 4 {
-                self.handle().sleep(RETIRE_PAUSE).await;
-            }
-            let txg = self.clock().open_txg();
-            self.clock().kick();
-            self.clock().wait_synced(txg).await?;
-        }
-        Err(PoolError::InUse("Mount encrypted datasets to replay logs."))
+        self.retire_logs_until(async || Ok(self.hierarchy().logs_on(id).await?.is_empty()))
+            .await
     }
 
     /// The first txg of an evacuation.

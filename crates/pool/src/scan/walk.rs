@@ -128,6 +128,23 @@ impl ImportedPool {
         }
     }
 
+    /// Where a walk of an objset goes on: behind the stored bookmark.
+    fn resumed_walk(&self, objset: u64) -> TraverseOptions {
+        let (place, min_birth) = {
+            let phys = self.activities.scan.phys.borrow();
+            (phys.bookmark, Txg(phys.cur_min_txg))
+        };
+        let [_, object, level, block] = place;
+        TraverseOptions {
+            objset_id: objset,
+            min_birth,
+            skip_errors: true,
+            background: true,
+            resume: Some((ObjectId(object), if level == 0 { block } else { 0 })),
+            ..TraverseOptions::default()
+        }
+    }
+
     async fn walk_objset(
         self: &Rc<Self>,
         objset: u64,
@@ -142,20 +159,7 @@ impl ImportedPool {
                 return Ok(WalkEnd::Complete);
             }
             let taken = self.clock().last_synced();
-            let (place, min_birth) = {
-                let phys = self.activities.scan.phys.borrow();
-                (phys.bookmark, Txg(phys.cur_min_txg))
-            };
-            let [_, object, level, block] = place;
-            let options = TraverseOptions {
-                objset_id: objset,
-                min_birth,
-                skip_errors: true,
-                background: true,
-                resume: Some((ObjectId(object), if level == 0 { block } else { 0 })),
-                ..TraverseOptions::default()
-            };
-            let mut traversal = Traversal::new(self.services(), root, options);
+            let mut traversal = Traversal::new(self.services(), root, self.resumed_walk(objset));
             let mut ahead = Some(self.gather(&mut traversal, objset).await?);
             while let Some((window, last)) = ahead.take() {
                 // The next window is gathered meanwhile, so that the devices need not wait for it.

@@ -39,37 +39,7 @@ impl ImportedPool {
         // What cannot be reused yet is not free.
         // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
         root.allocated_bytes = space.allocated + space.deferred;
-        let kept = self.space().checkpoint_bytes_by_vdev();
-        let (mut weighted, mut normal_bytes) = (Some(0u128), 0u128);
-        for top in &mut root.children {
-            let Ok(id) = u32::try_from(top.id) else {
-                continue;
-            };
-            let space = self.store().vdev_space(id);
-            top.size_bytes = space.size;
-            top.allocated_bytes = space.allocated + space.deferred;
-            let kept = kept.iter().find(|(vdev, _)| *vdev == id);
-            top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
-            top.fragmentation_percent = self.space().fragmentation(id);
-            top.expandable_bytes = self.expandable_bytes(id);
-            top.removing = self.activities.removal.vdev() == Some(id);
-            top.rebuild = self.rebuild_status(id);
-            if self.store().is_idle(id) && !top.is_log {
-                mark_idle(top);
-            }
-            root.expandable_bytes += top.expandable_bytes;
-            // The pool's fragmentation is that of its normal class.
-            // OpenZFS: module/zfs/metaslab.c, metaslab_class_fragmentation
-            if top.bias == AllocationBias::None && !top.is_log {
-                let size = u128::from(space.size);
-                let percent = top.fragmentation_percent.map(u128::from);
-                weighted = weighted.zip(percent).map(|(sum, p)| sum + p * size);
-                normal_bytes += size;
-            }
-        }
-        root.fragmentation_percent = weighted
-            .map(|sum| sum.checked_div(normal_bytes).unwrap_or(0))
-            .and_then(|percent| u64::try_from(percent).ok());
+        self.fill_tops(&mut root);
         let suspended = self.lifecycle.is_suspended();
         let health = if suspended {
             Health::Suspended
@@ -106,6 +76,41 @@ impl ImportedPool {
         }
     }
 
+    /// Fills in what each top-level vdev has and does, and what of it is the pool's.
+    fn fill_tops(&self, root: &mut VdevStatus) {
+        let kept = self.space().checkpoint_bytes_by_vdev();
+        let (mut weighted, mut normal_bytes) = (Some(0u128), 0u128);
+        for top in &mut root.children {
+            let Ok(id) = u32::try_from(top.id) else {
+                continue;
+            };
+            let space = self.store().vdev_space(id);
+            top.size_bytes = space.size;
+            top.allocated_bytes = space.allocated + space.deferred;
+            let kept = kept.iter().find(|(vdev, _)| *vdev == id);
+            top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
+            top.fragmentation_percent = self.space().fragmentation(id);
+            top.expandable_bytes = self.expandable_bytes(id);
+            top.removing = self.activities.removal.vdev() == Some(id);
+            top.rebuild = self.rebuild_status(id);
+            if self.store().is_idle(id) && !top.is_log {
+                mark_idle(top);
+            }
+            root.expandable_bytes += top.expandable_bytes;
+            // The pool's fragmentation is that of its normal class.
+            // OpenZFS: module/zfs/metaslab.c, metaslab_class_fragmentation
+            if top.bias == AllocationBias::None && !top.is_log {
+                let size = u128::from(space.size);
+                let percent = top.fragmentation_percent.map(u128::from);
+                weighted = weighted.zip(percent).map(|(sum, p)| sum + p * size);
+                normal_bytes += size;
+            }
+        }
+        root.fragmentation_percent = weighted
+            .map(|sum| sum.checked_div(normal_bytes).unwrap_or(0))
+            .and_then(|percent| u64::try_from(percent).ok());
+    }
+
     fn convert(
         &self,
         vdev: &vdev::VdevStatus,
@@ -124,11 +129,7 @@ impl ImportedPool {
             }
         }
         let path = vdev.path.as_ref().map(PathBuf::from);
-        let name = match (&path, &vdev.kind) {
-            (Some(path), kind) => shown_path(path, kind),
-            (None, kind) if kind.is_leaf() => vdev.guid.to_string(),
-            (None, _) => format!("{}-{}", vdev.type_name, vdev.id),
-        };
+        let name = shown_name(vdev, path.as_deref());
         let is_log = vdev.is_log;
         let mut health = convert_health(vdev.health);
         let stale = outdated.contains(&vdev.guid.0);
@@ -164,30 +165,34 @@ impl ImportedPool {
             checksum_errors: stats.checksum_errors,
             slow_ios: stats.slow_ios,
             size_bytes: vdev.asize,
-            allocated_bytes: 0,
-            checkpoint_bytes: 0,
             trim: self.leaf_activity_status(LeafActivity::Trim, vdev.guid),
             initialize: self.leaf_activity_status(LeafActivity::Initialize, vdev.guid),
-            expandable_bytes: 0,
-            fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),
             is_log,
             bias: vdev.bias,
-            removing: false,
-            non_allocating: false,
             resilvering: stale,
-            rebuild: None,
-            io: IoTotals {
-                read_ops: stats.read_ops,
-                write_ops: stats.write_ops,
-                read_bytes: stats.read_bytes,
-                write_bytes: stats.write_bytes,
-                read_nanoseconds: stats.read_total.sum_ns,
-                write_nanoseconds: stats.write_total.sum_ns,
-            },
+            io: totals(stats),
             detail: Arc::new(stats.clone()),
             children,
+            // What a top-level vdev has beyond that is filled in later.
+            ..VdevStatus::default()
         }
+    }
+
+    /// Why the pool is suspended.
+    fn suspension(&self) -> (StatusReason, Vec<String>) {
+        let details = self.lifecycle.reason().into_iter().collect();
+        if self.lifecycle.is_out_of_space() {
+            return (StatusReason::OutOfSpace, details);
+        }
+        if self.multihost.is_lost() {
+            return (StatusReason::IoFailureMultihost, details);
+        }
+        let reason = match self.properties.number("failmode") {
+            Some(lifecycle::FAILMODE_CONTINUE) => StatusReason::IoFailureContinue,
+            _ => StatusReason::IoFailureWait,
+        };
+        (reason, details)
     }
 
     /// Chooses the one thing to say, the most damaging first.
@@ -200,18 +205,7 @@ impl ImportedPool {
         outdated: bool,
     ) -> (StatusReason, Vec<String>) {
         if suspended {
-            let details = self.lifecycle.reason().into_iter().collect();
-            if self.lifecycle.is_out_of_space() {
-                return (StatusReason::OutOfSpace, details);
-            }
-            if self.multihost.is_lost() {
-                return (StatusReason::IoFailureMultihost, details);
-            }
-            let reason = match self.properties.number("failmode") {
-                Some(lifecycle::FAILMODE_CONTINUE) => StatusReason::IoFailureContinue,
-                _ => StatusReason::IoFailureWait,
-            };
-            return (reason, details);
+            return self.suspension();
         }
         // OpenZFS: find_vdev_problem looks at cache devices, too.
         let mut leaves = leaves(root);
@@ -223,23 +217,8 @@ impl ImportedPool {
                 .map(|l| l.name.clone())
                 .collect()
         };
-        for (health, replicated, alone) in [
-            (
-                Health::Faulted,
-                StatusReason::FaultedDeviceReplicated,
-                StatusReason::FaultedDevice,
-            ),
-            (
-                Health::Unavail,
-                StatusReason::MissingDeviceReplicated,
-                StatusReason::MissingDevice,
-            ),
-        ] {
-            let names = named(health);
-            if !names.is_empty() {
-                let covered = root.health <= Health::Degraded;
-                return (if covered { replicated } else { alone }, names);
-            }
+        if let Some(problem) = device_problem(root, &leaves) {
+            return problem;
         }
         if self.error_logs.count() > 0 {
             return (StatusReason::CorruptData, Vec::new());
@@ -295,6 +274,52 @@ impl ImportedPool {
 fn mark_idle(vdev: &mut VdevStatus) {
     vdev.non_allocating = true;
     vdev.children.iter_mut().for_each(mark_idle);
+}
+
+/// Devices that faulted or cannot be opened, and whether the others make up for them.
+fn device_problem(
+    root: &VdevStatus,
+    leaves: &[&VdevStatus],
+) -> Option<(StatusReason, Vec<String>)> {
+    for (health, replicated, alone) in [
+        (
+            Health::Faulted,
+            StatusReason::FaultedDeviceReplicated,
+            StatusReason::FaultedDevice,
+        ),
+        (
+            Health::Unavail,
+            StatusReason::MissingDeviceReplicated,
+            StatusReason::MissingDevice,
+        ),
+    ] {
+        let missing = leaves.iter().filter(|leaf| leaf.health == health);
+        let names: Vec<String> = missing.map(|leaf| leaf.name.clone()).collect();
+        if !names.is_empty() {
+            let covered = root.health <= Health::Degraded;
+            return Some((if covered { replicated } else { alone }, names));
+        }
+    }
+    None
+}
+
+fn shown_name(vdev: &vdev::VdevStatus, path: Option<&Path>) -> String {
+    match path {
+        Some(path) => shown_path(path, &vdev.kind),
+        None if vdev.kind.is_leaf() => vdev.guid.to_string(),
+        None => format!("{}-{}", vdev.type_name, vdev.id),
+    }
+}
+
+fn totals(stats: &vdev::VdevStats) -> IoTotals {
+    IoTotals {
+        read_ops: stats.read_ops,
+        write_ops: stats.write_ops,
+        read_bytes: stats.read_bytes,
+        write_bytes: stats.write_bytes,
+        read_nanoseconds: stats.read_total.sum_ns,
+        write_nanoseconds: stats.write_total.sum_ns,
+    }
 }
 
 /// Shows a device that is not in the tree.

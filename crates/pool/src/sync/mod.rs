@@ -254,19 +254,7 @@ impl ImportedPool {
             "txg {txg} is not older than the newest uberblock"
         );
         let tx = Rc::new(self.clock().syncing_tx(txg));
-        self.run_tasks(&self.sync.early_tasks, &tx).await?;
-        self.judge_devices();
-        if self.space().has_logs() {
-            self.merge_log_space_maps(txg, &tx).await?;
-        }
-        self.sync_removal(txg, &tx).await?;
-        for last in self.space().merge_dedup_logs(&tx).await? {
-            self.store().free(txg, &last).await?;
-        }
-        self.run_tasks(&self.sync.tasks, &tx).await?;
-        self.write_auxiliaries(&tx).await?;
-        self.write_scan(&tx).await?;
-        self.write_error_logs(&tx).await?;
+        self.sync_own_state(txg, &tx).await?;
         let mut pass = 0;
         loop {
             pass += 1;
@@ -318,6 +306,25 @@ impl ImportedPool {
             self.devices.dtls.defer(missed);
         }
         self.commit(txg).await
+    }
+
+    /// Runs the tasks of the pool's own and stores the state of its parts, before the passes.
+    async fn sync_own_state(self: &Rc<Self>, txg: Txg, tx: &Rc<Tx>) -> Result<(), PoolError> {
+        assert!(tx.txg() == txg, "the pool's own state is synced in its txg");
+        self.run_tasks(&self.sync.early_tasks, tx).await?;
+        self.judge_devices();
+        if self.space().has_logs() {
+            self.merge_log_space_maps(txg, tx).await?;
+        }
+        self.sync_removal(txg, tx).await?;
+        for last in self.space().merge_dedup_logs(tx).await? {
+            self.store().free(txg, &last).await?;
+        }
+        self.run_tasks(&self.sync.tasks, tx).await?;
+        self.write_auxiliaries(tx).await?;
+        self.write_scan(tx).await?;
+        self.write_error_logs(tx).await?;
+        Ok(())
     }
 
     /// Brings every metaslab's own map up to date with the logs OpenZFS left, and ends the feature's use.

@@ -1,6 +1,6 @@
 //! Fragmentation of free space: what a pool says of itself is what OpenZFS's code (`zdb -M`) says of the same disks.
 //!
-//! A new pool is not at 0 % where its metaslabs are small: a run of 8 MiB counts 23 %, whoever made the pool.
+//! A new pool is not at 0 % where its metaslabs are small: a run of 8 MiB counts 23 %, in a pool of OpenZFS as well.
 
 use std::path::Path;
 use std::process::Command;

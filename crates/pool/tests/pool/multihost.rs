@@ -104,7 +104,7 @@ fn a_pool_in_use_is_refused_and_a_deserted_one_is_not() {
         let (pool, seconds) = import_from(&handle, other_host(), true).await;
         let pool = pool.expect("no host uses it");
         assert!((20..=26).contains(&seconds), "{seconds} s");
-        // The same host again does not wait, nor does anybody after an export.
+        // The same host again does not wait, nor does another host after an export.
         pool.abandon();
         drop(pool);
         let (pool, seconds) = import_from(&handle, other_host(), false).await;

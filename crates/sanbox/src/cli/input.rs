@@ -16,7 +16,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) struct Input(Arc<Mutex<mpsc::Receiver<Vec<u8>>>>);
 
 impl Input {
-    /// Input that somebody else brings.
+    /// Input that comes by a channel.
     pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
         (sender, Self(Arc::new(Mutex::new(receiver))))

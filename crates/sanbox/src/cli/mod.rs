@@ -17,6 +17,9 @@ pub(crate) mod zfs;
 pub(crate) mod zpool;
 pub(crate) mod zstream;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +47,7 @@ impl From<OutputClosed> for Exit {
 /// The result of a command.
 pub(crate) type Outcome = Result<(), Exit>;
 
-/// What a person is told who makes a pool or dataset while no daemon runs.
+/// What follows the making of a pool or dataset while no daemon runs.
 pub(crate) const NOTHING_SERVED: &str =
     "note: nothing is mounted or shared until 'sanbox serve' or 'sanbox mount' runs";
 

@@ -25,7 +25,7 @@ const CHUNKS_MAX: usize = 16;
 
 /// Commands of users without privileges at a time: they must not use up what the services of all need.
 static OF_USERS: Semaphore = Semaphore::const_new(32);
-/// How long such a user may take to say what he wants.
+/// How long such a user may take to send a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Accepts clients until the task is ended.

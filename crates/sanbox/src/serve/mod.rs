@@ -24,6 +24,7 @@ pub(crate) mod shares;
 pub(crate) mod smb;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +32,9 @@ use anyhow::{Context as _, bail};
 use manage::api::Api;
 use manage::config::{Config, LogFormat};
 use manage::state::{StateDirectory, StateLock};
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::appliance::{Appliance, KnownPool};
 use crate::cli::declare::COMMANDS;
@@ -145,6 +148,78 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     note_start(&appliance);
     let config = appliance.config().clone();
     allow_descriptors();
+    let server = serve_protocols(&appliance, &config).await?;
+
+    let socket = appliance.state().socket();
+    let control = listen_for_commands(&socket, &config)?;
+    // Before the first command is answered: who gives it may have a role, and what it changes is in the log of jobs.
+    let opened = management::open(&appliance).await;
+    let control = tokio::spawn(control::serve(control, appliance.clone()));
+    let ticking = tokio::spawn(tick(appliance.clone(), server));
+    let reloading = tokio::spawn({
+        let appliance = appliance.clone();
+        async move {
+            let mut before = Config::read(&appliance.state().config()).unwrap_or_default();
+            while hangup.recv().await.is_some() {
+                reload(&appliance, &mut before).await;
+            }
+        }
+    });
+
+    let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
+    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
+    let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
+    let metrics = serve_metrics(&appliance, &config).await;
+
+    // Before the pools: a page says that one is slow to open.
+    let managing = tokio::spawn(manage(appliance.clone(), opened));
+
+    // A signal while a pool is slow to open is obeyed all the same.
+    let ended_by = tokio::select! {
+        () = open_pools(&appliance) => None,
+        _ = terminate.recv() => Some("SIGTERM"),
+        _ = interrupt.recv() => Some("SIGINT"),
+    };
+    let ended_by = match ended_by {
+        Some(signal) => signal,
+        None => {
+            tracing::info!(target: SANBOX, "ready");
+            notify("READY=1");
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        }
+    };
+    tracing::info!(target: SANBOX, "ending on {ended_by}");
+    notify("STOPPING=1");
+    control.abort();
+    reloading.abort();
+    policies.abort();
+    replicating.abort();
+    appliance.replications().cancel_all();
+    let _ = std::fs::remove_file(&socket);
+    let requests = appliance.stop_sharing();
+    log_while_waiting("requests of clients to end", requests).await;
+    ticking.abort();
+    managing.abort();
+    if let Some(api) = appliance.api() {
+        history::store(api).await;
+    }
+    metrics.inspect(|task| task.abort());
+    let closed = close_pools(&appliance).await;
+    keeping.abort();
+    closed?;
+    appliance.state().mark_ended();
+    tracing::info!(target: SANBOX, "ended");
+    Ok(())
+}
+
+/// Makes the servers of all protocols that are to be served; their ports open with the first share, target or volume.
+async fn serve_protocols(
+    appliance: &Arc<Appliance>,
+    config: &Config,
+) -> anyhow::Result<::nfs::Server> {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -214,47 +289,39 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             appliance.mounts(),
         ));
     }
+    Ok(server)
+}
 
-    let socket = appliance.state().socket();
-    let control = manage::control::listen(&socket)
+/// Opens the socket at which commands are taken.
+fn listen_for_commands(socket: &Path, config: &Config) -> anyhow::Result<UnixListener> {
+    let control = manage::control::listen(socket)
         .with_context(|| format!("listening at {}", socket.display()))?;
     if config.control.users {
-        manage::control::open_to_users(&socket)
+        manage::control::open_to_users(socket)
             .with_context(|| format!("opening {} to users", socket.display()))?;
     }
-    // Before the first command is answered: who gives it may have a role, and what it changes is in the log of jobs.
-    let opened = management::open(&appliance).await;
-    let control = tokio::spawn(control::serve(control, appliance.clone()));
-    let watched = appliance.clone();
-    let ticking = tokio::spawn(async move {
-        let start = tokio::time::Instant::now();
-        let mut each = tokio::time::interval(Duration::from_secs(1));
-        loop {
-            let now = each.tick().await.duration_since(start);
-            server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-            note_replays(&watched);
-            for (client, version) in server.take_refused_versions() {
-                tracing::warn!(
-                    target: NFS,
-                    "{client} asked for NFSv{version}, which is not served (see `versions` under [nfs])"
-                );
-            }
-        }
-    });
-    let reloading = tokio::spawn({
-        let appliance = appliance.clone();
-        async move {
-            let mut before = Config::read(&appliance.state().config()).unwrap_or_default();
-            while hangup.recv().await.is_some() {
-                reload(&appliance, &mut before).await;
-            }
-        }
-    });
+    Ok(control)
+}
 
-    let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
-    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
-    let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
-    let metrics = match config.metrics.port {
+/// Tells the NFS server the time, and the log what it has met.
+async fn tick(appliance: Arc<Appliance>, server: ::nfs::Server) {
+    let start = tokio::time::Instant::now();
+    let mut each = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        let now = each.tick().await.duration_since(start);
+        server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        note_replays(&appliance);
+        for (client, version) in server.take_refused_versions() {
+            tracing::warn!(
+                target: NFS,
+                "{client} asked for NFSv{version}, which is not served (see `versions` under [nfs])"
+            );
+        }
+    }
+}
+
+async fn serve_metrics(appliance: &Arc<Appliance>, config: &Config) -> Option<JoinHandle<()>> {
+    match config.metrics.port {
         0 => None,
         port => match metrics::listen(port).await {
             Ok(listener) => Some(tokio::spawn(metrics::serve(listener, appliance.clone()))),
@@ -263,62 +330,31 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
                 None
             }
         },
-    };
-
-    // Before the pools: a page says that one is slow to open.
-    let managing = tokio::spawn(manage(appliance.clone(), opened));
-
-    let opening = async {
-        appliance.clear_stale_mounts().await;
-        for known in appliance.pools().await {
-            match known {
-                KnownPool::Open(pool) => {
-                    tracing::info!(target: SANBOX, "pool '{}' is open", pool.name());
-                }
-                KnownPool::Closed(cached, error) => {
-                    tracing::error!(
-                        target: SANBOX,
-                        "pool '{}' cannot be opened: {error}",
-                        cached.name
-                    );
-                }
-            }
-        }
-        appliance.datasets_changed().await;
-    };
-    // A signal while a pool is slow to open is obeyed all the same.
-    let ended_by = tokio::select! {
-        () = opening => None,
-        _ = terminate.recv() => Some("SIGTERM"),
-        _ = interrupt.recv() => Some("SIGINT"),
-    };
-    let ended_by = match ended_by {
-        Some(signal) => signal,
-        None => {
-            tracing::info!(target: SANBOX, "ready");
-            notify("READY=1");
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            }
-        }
-    };
-    tracing::info!(target: SANBOX, "ending on {ended_by}");
-    notify("STOPPING=1");
-    control.abort();
-    reloading.abort();
-    policies.abort();
-    replicating.abort();
-    appliance.replications().cancel_all();
-    let _ = std::fs::remove_file(&socket);
-    let requests = appliance.stop_sharing();
-    log_while_waiting("requests of clients to end", requests).await;
-    ticking.abort();
-    managing.abort();
-    if let Some(api) = appliance.api() {
-        history::store(api).await;
     }
-    metrics.inspect(|task| task.abort());
+}
+
+/// Opens the pools that are known as imported.
+async fn open_pools(appliance: &Appliance) {
+    appliance.clear_stale_mounts().await;
+    for known in appliance.pools().await {
+        match known {
+            KnownPool::Open(pool) => {
+                tracing::info!(target: SANBOX, "pool '{}' is open", pool.name());
+            }
+            KnownPool::Closed(cached, error) => {
+                tracing::error!(
+                    target: SANBOX,
+                    "pool '{}' cannot be opened: {error}",
+                    cached.name
+                );
+            }
+        }
+    }
+    appliance.datasets_changed().await;
+}
+
+/// Closes the pools at the end of the process, unless a second signal ends it first.
+async fn close_pools(appliance: &Appliance) -> anyhow::Result<()> {
     let interrupted_again = async {
         // One ^C often arrives as several signals; only one well after the first means it.
         tokio::time::sleep(REPEATED_SIGNAL_TIMEOUT).await;
@@ -338,15 +374,10 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         "mounts to be released and pools to be written out: {}",
         pools.join(", ")
     );
-    let closed = tokio::select! {
-        closed = log_while_waiting(&awaited, appliance.close()) => closed,
+    tokio::select! {
+        closed = log_while_waiting(&awaited, appliance.close()) => closed.context("writing out the pools"),
         () = interrupted_again => bail!("ended before the pools were written out, as a crash would"),
-    };
-    keeping.abort();
-    closed.context("writing out the pools")?;
-    appliance.state().mark_ended();
-    tracing::info!(target: SANBOX, "ended");
-    Ok(())
+    }
 }
 
 /// Keeps the history, reports alerts, and serves the console.

@@ -39,7 +39,7 @@ pub(crate) async fn serve(listener: TcpListener, appliance: Arc<Appliance>) {
                 let appliance = appliance.clone();
                 tokio::spawn(async move {
                     let _permit = permit;
-                    // Whoever hangs up has had enough.
+                    // A client that hangs up needs no more.
                     let _ = timeout(3 * CLIENT_TIMEOUT, answer(stream, &appliance)).await;
                 });
             }

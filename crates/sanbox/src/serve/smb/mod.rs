@@ -79,7 +79,7 @@ struct Supervision {
     task: JoinHandle<()>,
 }
 
-/// What people are told of the service.
+/// What the log says of the service.
 #[derive(Clone, Default)]
 struct Report {
     version: String,
@@ -559,7 +559,7 @@ impl Supervised {
     }
 }
 
-/// Waits until the task is told to end, or whoever would tell it is gone.
+/// Waits until the task is told to end, or its other end is gone.
 async fn told_to_end(end: &mut watch::Receiver<bool>) {
     let _ = end.wait_for(|end| *end).await;
 }
@@ -693,7 +693,7 @@ fn wanted_share(
     }))
 }
 
-/// Returns the addresses to listen at; none is all of the machine. Only this machine's own where each share says that nobody else
+/// Returns the addresses to listen at; none is all of the machine. Only this machine's own where each share says that no other machine
 /// may connect.
 fn addresses(chosen: &[IpAddr], shares: &BTreeMap<u64, Wanted>) -> Vec<IpAddr> {
     let is_local = |host: &String| {

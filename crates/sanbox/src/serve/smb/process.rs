@@ -2,7 +2,7 @@
 //!
 //! They run in namespaces of their own, for two reasons. Of mounts: the datasets are mounted in the state directory, which is
 //! its owner's alone, while `smbd` reaches files as the user who logged in; only in its own namespace do they appear at a
-//! directory that users may pass through, so that nobody else on this machine gets another way to them. Of processes: `smbd`
+//! directory that users may pass through, so that no other user of this machine gets another way to them. Of processes: `smbd`
 //! starts others that leave its process group; all of them end with the first process of their namespace.
 //!
 //! That first process is this program again. It ends when its standard input does, so with the daemon however that ends.
