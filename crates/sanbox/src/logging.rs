@@ -241,7 +241,7 @@ mod tests {
         );
         check(
             "afp=info",
-            "'afp' is not a module of the log (they are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy, smb)",
+            "'afp' is not a module of the log (they are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy, replication, smb)",
         );
     }
 }
