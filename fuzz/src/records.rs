@@ -36,9 +36,9 @@ pub(crate) fn objset(data: &[u8]) {
 /// What of encrypted blocks is authenticated, and key objects: entries are pieces of the input.
 pub(crate) fn crypt(data: &[u8]) {
     use ondisk::crypt::{
-        DnodeBlockAuth, KeyPhys, indirect_auth, objset_local_auth, objset_portable_auth,
+        KeyPhys, PartialAuth, indirect_auth, objset_local_auth, objset_portable_auth,
     };
-    if let Ok(auth) = DnodeBlockAuth::of(data) {
+    if let Ok(auth) = PartialAuth::of_dnodes(data) {
         let mut end = 0;
         for range in &auth.encrypted {
             assert!(end <= range.start && range.end <= data.len());

@@ -18,7 +18,7 @@ use crate::written_pools::{Model, fill, verify};
 /// Files removed from each file system.
 const REMOVED: usize = 12;
 
-fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
+pub(crate) fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
     let engine = Engine::new(Threads::default());
     let found = block_on(engine.discover(vec![golden.directory().to_path_buf()]))?;
     let candidate = found.pools.into_iter().find(|c| c.name == golden.name);
@@ -32,7 +32,7 @@ fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
 }
 
 /// Removes plain files with one name from the root of a file system and its first directories.
-fn remove_some(fs: &FsHandle, dataset: &str, changed: &mut Changed) -> Result<()> {
+pub(crate) fn remove_some(fs: &FsHandle, dataset: &str, changed: &mut Changed) -> Result<()> {
     let cred = Cred::root();
     let root = block_on(fs.root())?.id;
     let mut dirs = vec![(Vec::new(), root)];
@@ -107,7 +107,7 @@ fn write_to(golden: &Golden, changed: &mut Changed) -> Result<Model> {
     Ok(model)
 }
 
-fn judge(golden: &Golden) -> Result<()> {
+pub(crate) fn judge(golden: &Golden) -> Result<()> {
     let files: Vec<FileImage> = golden
         .images()
         .iter()

@@ -47,7 +47,7 @@ fn our_checker(images: &[PathBuf], crashed: bool) -> Result<()> {
 }
 
 /// Compares the file systems of a pool with what was acknowledged before the crash.
-fn as_acknowledged(pool: &PoolHandle, manifest: &Value) -> Result<usize> {
+pub(crate) fn as_acknowledged(pool: &PoolHandle, manifest: &Value) -> Result<usize> {
     let trees = manifest["crash"]["acknowledged_tree"]
         .as_object()
         .context("no acknowledged trees")?;

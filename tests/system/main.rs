@@ -11,6 +11,7 @@ mod console;
 mod crossing;
 mod daemon;
 mod draid;
+mod encrypted;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

@@ -86,7 +86,12 @@ pub(crate) fn create(fs: &FsHandle, dir: FileId, name: &str, content: &[u8]) -> 
 /// Fills a file system with files of many sizes, a sparse one, links and a directory that outgrows its first form;
 /// then takes a part away again.
 pub(crate) fn fill(fs: &FsHandle, seed: u64) -> Result<Model> {
-    let (root, cred) = (block_on(fs.root())?.id, Cred::root());
+    fill_directory(fs, block_on(fs.root())?.id, seed)
+}
+
+/// As [`fill`], in a directory: the model's paths begin there.
+pub(crate) fn fill_directory(fs: &FsHandle, root: FileId, seed: u64) -> Result<Model> {
+    let cred = Cred::root();
     let mut model = Model::new();
     let sizes = [
         0, 1, 100, 511, 512, 513, 4095, 4096, 60_000, 131_072, 131_073, 700_001, 3_000_000,

@@ -88,6 +88,7 @@ impl DslPool {
         if self.kind_of(&parent).await? != DatasetKind::Filesystem {
             return Err(DslError::ParentNotFilesystem { name: above.into() });
         }
+        self.require_plain(&parent).await?;
         self.check_filesystem_limit(&parent, 1).await?;
         for setting in settings {
             match setting {

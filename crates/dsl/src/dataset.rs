@@ -25,6 +25,19 @@ impl DslPool {
         self.kind_of(&state.dir()).await?;
         Ok(dataset)
     }
+
+    /// As [`Self::open_dataset`], without keys where they are not loaded.
+    pub(crate) async fn open_dataset_raw(self: &Rc<Self>, found: Found) -> Result<Dataset> {
+        if self.keys_if_loaded(&found.dir).await?.is_some()
+            || self.key_object(&found.dir).await?.is_none()
+        {
+            return self.open_dataset(found).await;
+        }
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        let dataset = Dataset::new(self.clone(), state.clone());
+        self.open_objset_raw(&state).await?;
+        Ok(dataset)
+    }
 }
 
 /// An open file system, volume or snapshot. While a handle exists it cannot be destroyed.

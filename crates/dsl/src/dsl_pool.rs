@@ -8,7 +8,7 @@ use dmu::zap::{self, ZapValue};
 use dmu::{Objset, ObjsetOptions, Services, Tx, WritePolicy};
 use ondisk::bytes::u64_at;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, feature};
+use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, Txg, feature};
 use runtime::sync::RwLock;
 use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
@@ -596,25 +596,65 @@ impl DslPool {
 
     /// Opens a dataset's objects, if they are not.
     pub(crate) async fn open_objset(self: &Rc<Self>, state: &Rc<DatasetState>) -> Result<()> {
-        if state.objset().is_some() {
+        if state
+            .objset()
+            .is_some_and(|objset| !objset.services().is_raw())
+        {
             return Ok(());
         }
         let phys = state.phys();
         let keys = self.block_keys(&state.dir()).await?;
+        self.close_raw(state)?;
         if phys.bp.uses_crypt() != keys.is_some() {
             // Authentication begins with the objset's block: without it nothing of an encrypted dataset may be believed.
             return Err(DslError::corrupt("encrypted dataset", state.object));
         }
+        let protection = keys.map_or(Protection::None, Protection::Keys);
+        self.open_protected(state, protection).await
+    }
+
+    /// Opens an encrypted dataset's objects without its keys, if they are not open: to claim its log, or to receive a raw stream.
+    /// Where its objects are open with keys, they stay so.
+    pub(crate) async fn open_objset_raw(self: &Rc<Self>, state: &Rc<DatasetState>) -> Result<()> {
+        if state.objset().is_some() {
+            return Ok(());
+        }
+        self.open_protected(state, Protection::Raw).await
+    }
+
+    /// Closes objects that were opened without keys and are of no use any more.
+    fn close_raw(&self, state: &DatasetState) -> Result<()> {
+        let Some(objset) = state.objset().filter(|objset| objset.services().is_raw()) else {
+            return Ok(());
+        };
+        let open = self.services.clock.open_txg();
+        let mut under_way = (open.0.saturating_sub(2)..=open.0).map(Txg);
+        // The handle of whoever opens the dataset is counted already.
+        if state.handles() > 1 || under_way.any(|txg| objset.is_dirty(txg)) {
+            let name = self.name_of(&state.dir());
+            return Err(DslError::Busy { name });
+        }
+        state.set_objset(None);
+        Ok(())
+    }
+
+    async fn open_protected(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        protection: Protection,
+    ) -> Result<()> {
+        let phys = state.phys();
         let snapshot = phys.is_snapshot();
         let props = snapshot.then_some(ObjectId(phys.props_obj));
         let scope = self.scope(&state.dir(), props).await?;
         let options = ObjsetOptions {
             policy: write_policy(&scope, &self.features),
-            read_only: snapshot || self.read_only || keys.is_some(),
-            owner_of: Some(owner_of),
+            read_only: snapshot || self.read_only,
+            // Bonus buffers that are encrypted tell of no owner.
+            owner_of: (!matches!(protection, Protection::Raw)).then_some(owner_of),
             ..ObjsetOptions::dataset(state.object.0)
         };
-        let services = self.services_with(keys.as_ref());
+        let services = self.services.protected(protection);
         let objset = Objset::open(&services, phys.bp, options).await?;
         // There must be one objset of each, also if two tasks opened it at once.
         if state.objset().is_none() {

@@ -124,6 +124,17 @@ impl Hierarchy {
         self.0.open_dataset(found).await
     }
 
+    /// As [`Hierarchy::dataset`], but the objects of an encrypted dataset whose key is not loaded are opened without it: its intent
+    /// log can be claimed, and nothing encrypted be read.
+    ///
+    /// # Errors
+    /// As [`Hierarchy::dataset`], but for a missing key.
+    pub async fn dataset_to_claim(&self, name: &str) -> Result<Dataset> {
+        let _names = self.0.config.read().await;
+        let found = self.0.find(name).await?;
+        self.0.open_dataset_raw(found).await
+    }
+
     /// Opens a head or snapshot by its object in the meta-objset.
     ///
     /// # Errors

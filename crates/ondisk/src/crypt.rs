@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::bytes::{need, put_u8, put_u64, slice_at, u8_at, u16_at, u64_at};
+use crate::zil::{LOG_ECK, LOG_USED, LogRecord, SLIM_HEADER, record_kind};
 use crate::{BlockPointer, DNODE_MIN_SIZE, DecodeError, ObjectType, Result, dnode_flags};
 
 /// Bytes of a dnode before its block pointers.
@@ -192,16 +193,16 @@ fn push_dnode_auth(dnode: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// How a block of dnodes is protected: all dnodes are authenticated, some bonus buffers encrypted.
+/// How a block is protected of which only parts are encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnodeBlockAuth {
+pub struct PartialAuth {
     /// Authenticated and in the clear.
     pub aad: Vec<u8>,
     /// Ranges of the block that are encrypted, as if they followed one another.
     pub encrypted: Vec<Range<usize>>,
 }
 
-impl DnodeBlockAuth {
+impl PartialAuth {
     /// The encrypted ranges of the block, one after the other.
     #[must_use]
     pub fn gather(&self, block: &[u8]) -> Vec<u8> {
@@ -225,12 +226,12 @@ impl DnodeBlockAuth {
         }
     }
 
-    /// Takes a block of dnodes apart; its bonus buffers may be encrypted or not.
+    /// Takes a block of dnodes apart, which are all authenticated; some bonus buffers are encrypted.
     ///
     /// # Errors
     /// When a dnode leaves its block, or its pointers leave it.
     // OpenZFS: module/os/linux/zfs/zio_crypt.c, zio_crypt_init_uios_dnode. Free slots are authenticated as well.
-    pub fn of(block: &[u8]) -> Result<Self> {
+    pub fn of_dnodes(block: &[u8]) -> Result<Self> {
         let mut auth = Self {
             aad: Vec::with_capacity(block.len()),
             encrypted: Vec::new(),
@@ -255,6 +256,52 @@ impl DnodeBlockAuth {
                     .extend_from_slice(slice_at(dnode, bonus, end - bonus));
             }
             at += size;
+        }
+        Ok(auth)
+    }
+}
+
+impl PartialAuth {
+    /// Takes a slim log block apart: its header, the headers of records and the pointers in them are authenticated, the rest of
+    /// the records encrypted.
+    ///
+    /// # Errors
+    /// When the block is shorter than what it says to be used, or a record leaves that.
+    // OpenZFS: module/os/linux/zfs/zio_crypt.c, zio_crypt_init_uios_zil
+    pub fn of_log(block: &[u8]) -> Result<Self> {
+        need(block, SLIM_HEADER, "encrypted log block")?;
+        let used = crate::bytes::index(u64_at(block, LOG_USED));
+        if used < SLIM_HEADER || used > block.len() {
+            return Err(DecodeError::new("bytes in use of a log block", LOG_USED));
+        }
+        let mut auth = Self {
+            aad: slice_at(block, 0, LOG_ECK).to_vec(),
+            encrypted: Vec::new(),
+        };
+        let mut at = SLIM_HEADER;
+        while at < used {
+            let header = slice_at(block, at, LogRecord::HEADER);
+            let len = crate::bytes::index(u64_at(header, 8));
+            if header.len() < LogRecord::HEADER || len < LogRecord::HEADER || len > used - at {
+                return Err(DecodeError::new("record of an encrypted log block", at));
+            }
+            auth.aad.extend_from_slice(header);
+            let clear = match u64_at(header, 0) {
+                record_kind::WRITE => 64..LogRecord::WRITE_HEADER,
+                record_kind::CLONE_RANGE => 64..len,
+                _ => len..len,
+            };
+            if clear.end > len {
+                return Err(DecodeError::new("record of an encrypted log block", at));
+            }
+            auth.aad
+                .extend_from_slice(slice_at(block, at + clear.start, clear.len()));
+            auth.encrypted
+                .push(at + LogRecord::HEADER..at + clear.start);
+            if clear.end < len {
+                auth.encrypted.push(at + clear.end..at + len);
+            }
+            at += len;
         }
         Ok(auth)
     }
@@ -396,7 +443,7 @@ mod tests {
     #[test]
     fn bonus_buffers_are_encrypted_to_the_end_of_their_dnode() {
         let mut block = dnodes();
-        let auth = DnodeBlockAuth::of(&block).unwrap();
+        let auth = PartialAuth::of_dnodes(&block).unwrap();
         assert_eq!(auth.encrypted, [192..1024 - 128, 1024 + 192..1536]);
         // Cores and pointers (two of the first), a bonus in the clear, and free slots whole.
         let free = 4 * 512;
@@ -408,9 +455,9 @@ mod tests {
         block[200] ^= 1;
         block[24] ^= 1;
         block[7] ^= dnode_flags::USED_BYTES;
-        assert_eq!(DnodeBlockAuth::of(&block).unwrap(), auth);
+        assert_eq!(PartialAuth::of_dnodes(&block).unwrap(), auth);
         block[1536 + 200] ^= 1;
-        assert_ne!(DnodeBlockAuth::of(&block).unwrap(), auth);
+        assert_ne!(PartialAuth::of_dnodes(&block).unwrap(), auth);
     }
 
     #[test]
@@ -418,9 +465,48 @@ mod tests {
         for (at, value) in [(1536 + 12, 9), (3, 9), (1024 + 3, 4)] {
             let mut block = dnodes();
             block[at] = value;
-            assert!(DnodeBlockAuth::of(&block).is_err(), "byte {at}");
+            assert!(PartialAuth::of_dnodes(&block).is_err(), "byte {at}");
         }
-        assert!(DnodeBlockAuth::of(&dnodes()[..700]).is_err());
+        assert!(PartialAuth::of_dnodes(&dnodes()[..700]).is_err());
+    }
+
+    #[test]
+    fn bodies_of_records_are_encrypted_but_for_pointers() {
+        let mut block = vec![0; 4096];
+        let mut at = SLIM_HEADER;
+        for (kind, len) in [
+            (record_kind::CREATE, 104),
+            (record_kind::WRITE, 192 + 40),
+            (record_kind::WRITE, 192),
+            (record_kind::CLONE_RANGE, 72 + 256),
+        ] {
+            LogRecord::put_header(&mut block[at..], kind, len, 5, 1);
+            at += len;
+        }
+        put_u64(&mut block, LOG_USED, at as u64);
+        let auth = PartialAuth::of_log(&block).unwrap();
+        let (a, b, c, d) = (184, 184 + 104, 184 + 336, 184 + 528);
+        let expect = [
+            a + 32..a + 104,
+            b + 32..b + 64,
+            b + 192..b + 232,
+            c + 32..c + 64,
+            d + 32..d + 64,
+        ];
+        assert_eq!(auth.encrypted, expect);
+        assert_eq!(auth.aad.len(), 144 + 4 * 32 + 2 * 128 + 8 + 256);
+        for (at, value) in [
+            (LOG_USED, 4097),
+            (LOG_USED, 100),
+            (a + 8, 4000),
+            (b + 8, 190),
+            (c + 8, 0),
+        ] {
+            let mut other = block.clone();
+            put_u64(&mut other, at, value);
+            assert!(PartialAuth::of_log(&other).is_err(), "{value} at {at}");
+        }
+        assert!(PartialAuth::of_log(&block[..180]).is_err());
     }
 
     #[test]

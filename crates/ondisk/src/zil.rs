@@ -110,8 +110,12 @@ impl ChainId {
 pub const SLIM_HEADER: usize = 184;
 /// Bytes of the trailer behind an old log block.
 const OLD_TRAILER: usize = 184;
+/// Where the header (or trailer) says how many bytes are used.
+pub(crate) const LOG_USED: usize = 136;
 /// Where the embedded checksum starts in the header (or trailer).
-const ECK_AT: usize = 144;
+pub(crate) const LOG_ECK: usize = 144;
+/// Where the MAC of an encrypted block lies in the header: in half of the checksum's words.
+const MAC_AT: usize = LOG_ECK + 8 + 16;
 
 /// A verified log block.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +127,7 @@ pub struct LogBlock<'a> {
 
 impl<'a> LogBlock<'a> {
     /// Verifies and takes apart a log block read through `bp`. `None` is the normal end of a chain: the block was never
-    /// written, or belongs to an older one.
+    /// written, or belongs to an older one. Of an encrypted block headers of records and pointers in them are in the clear.
     ///
     /// `fletcher4` and `fletcher2` return the checksum words of the bytes they are given.
     pub fn open(
@@ -140,10 +144,10 @@ impl<'a> LogBlock<'a> {
             block.len().checked_sub(OLD_TRAILER)?
         };
         let header = slice_at(block, header_at, SLIM_HEADER);
-        if header.len() < SLIM_HEADER || u64_at(header, ECK_AT) != crate::label::ECK_MAGIC {
+        if header.len() < SLIM_HEADER || u64_at(header, LOG_ECK) != crate::label::ECK_MAGIC {
             return None;
         }
-        let used = crate::bytes::index(u64_at(header, 136));
+        let used = crate::bytes::index(u64_at(header, LOG_USED));
         let (covered, records) = if slim {
             if used < SLIM_HEADER || used > block.len() {
                 return None;
@@ -159,22 +163,27 @@ impl<'a> LogBlock<'a> {
             (block.len(), slice_at(block, 0, used))
         };
         let mut copy = slice_at(block, 0, covered).to_vec();
-        let stored: Vec<u64> = crate::bytes::u64s(slice_at(header, ECK_AT + 8, 32)).collect();
+        let stored: Vec<u64> = crate::bytes::u64s(slice_at(header, LOG_ECK + 8, 32)).collect();
         for (i, w) in id.words().iter().enumerate() {
-            put_u64(&mut copy, header_at + ECK_AT + 8 + 8 * i, *w);
+            put_u64(&mut copy, header_at + LOG_ECK + 8 + 8 * i, *w);
         }
-        let sum = if slim {
+        let mut sum = if slim {
             fletcher4(&copy)
         } else {
             fletcher2(&copy)
         };
+        if bp.uses_crypt() {
+            let [_, _, low, high] = <[u64; 4]>::try_from(stored.as_slice()).ok()?;
+            sum = beside_mac(sum, low, high);
+        }
         let next = BlockPointer::decode(slice_at(header, 8, BlockPointer::SIZE)).ok()?;
         (stored == sum && ChainId::of(&next) == id.next()).then_some(Self { next, records })
     }
 
     /// Completes a slim log block: `block` holds the records from [`SLIM_HEADER`] to `used` and zeros behind them, and is
     /// `used` rounded up to 4 KiB: only so much has to reach the disk, whatever size its pointer states. `next` is the
-    /// pointer of the following block, whose place is already set aside.
+    /// pointer of the following block, whose place is already set aside. `encrypt` encrypts the block's records, when all of
+    /// its header but the checksum is there, and returns the MAC; `None` of a dataset that is not encrypted.
     ///
     /// # Panics
     /// When `block` is not that long.
@@ -183,6 +192,7 @@ impl<'a> LogBlock<'a> {
         id: ChainId,
         next: &BlockPointer,
         used: usize,
+        encrypt: impl FnOnce(&mut [u8]) -> Option<[u8; 16]>,
         fletcher4: impl Fn(&[u8]) -> [u64; 4],
     ) {
         assert!(
@@ -191,14 +201,27 @@ impl<'a> LogBlock<'a> {
         );
         put_u64(block, 0, 0);
         put_bytes(block, 8, &next.encode());
-        put_u64(block, 136, crate::bytes::len64(used));
-        put_u64(block, ECK_AT, crate::label::ECK_MAGIC);
+        put_u64(block, LOG_USED, crate::bytes::len64(used));
+        let mac = encrypt(block);
+        put_u64(block, LOG_ECK, crate::label::ECK_MAGIC);
         for (i, word) in id.words().into_iter().enumerate() {
-            put_u64(block, ECK_AT + 8 + 8 * i, word);
+            put_u64(block, LOG_ECK + 8 + 8 * i, word);
         }
-        for (i, word) in fletcher4(block).into_iter().enumerate() {
-            put_u64(block, ECK_AT + 8 + 8 * i, word);
+        let mut sum = fletcher4(block);
+        if let Some(mac) = mac {
+            sum = beside_mac(sum, u64_at(&mac, 0), u64_at(&mac, 8));
         }
+        for (i, word) in sum.into_iter().enumerate() {
+            put_u64(block, LOG_ECK + 8 + 8 * i, word);
+        }
+    }
+
+    /// The MAC in the header of an encrypted slim block.
+    #[must_use]
+    pub fn mac(block: &[u8]) -> [u8; 16] {
+        let mut mac = [0; 16];
+        put_bytes(&mut mac, 0, slice_at(block, MAC_AT, 16));
+        mac
     }
 
     /// The records in order; an impossible length ends them.
@@ -219,6 +242,12 @@ impl<'a> LogBlock<'a> {
             })
         })
     }
+}
+
+/// The checksum of an encrypted block: half of it is folded into the other, and gives its words to the MAC.
+// OpenZFS: module/zfs/zio_checksum.c, zio_checksum_handle_crypt
+fn beside_mac(sum: [u64; 4], low: u64, high: u64) -> [u64; 4] {
+    [sum[0] ^ sum[2], sum[1] ^ sum[3], low, high]
 }
 
 /// Kinds of records (without the case-insensitive bit 63).
@@ -266,16 +295,15 @@ pub struct CloneRange {
 }
 
 impl CloneRange {
+    /// Bytes of a body before its pointers.
+    const FIXED: usize = 40;
+
     /// Takes the body of a record apart; `None` when its numbers do not fit together.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
-        const FIXED: usize = 40;
-        let (fixed, rest) = body.split_at_checked(FIXED)?;
-        let [object, offset, length, block_size, count] =
-            std::array::from_fn(|n| u64_at(fixed, 8 * n));
-        let count = usize::try_from(count).ok()?;
-        let pointers = rest.get(..count.checked_mul(BlockPointer::SIZE)?)?;
-        let covered = block_size.checked_mul(count as u64)?;
+        let blocks = Self::pointers(body)?;
+        let [object, offset, length, block_size] = std::array::from_fn(|n| u64_at(body, 8 * n));
+        let covered = block_size.checked_mul(blocks.len() as u64)?;
         let fits = length <= covered && covered - length < block_size.max(1);
         if !fits
             || block_size == 0
@@ -284,11 +312,6 @@ impl CloneRange {
         {
             return None;
         }
-        let blocks = pointers
-            .chunks_exact(BlockPointer::SIZE)
-            .map(BlockPointer::decode)
-            .collect::<Result<Vec<_>>>()
-            .ok()?;
         let right =
             |bp: &BlockPointer| bp.is_hole() || (bp.level() == 0 && bp.lsize() == block_size);
         blocks.iter().all(right).then_some(Self {
@@ -300,11 +323,25 @@ impl CloneRange {
         })
     }
 
+    /// The blocks of a record that may be encrypted: its pointers are in the clear, the rest of its numbers may mean nothing.
+    /// `None` when there are not as many as it says.
+    #[must_use]
+    pub fn pointers(body: &[u8]) -> Option<Vec<BlockPointer>> {
+        let (fixed, rest) = body.split_at_checked(Self::FIXED)?;
+        let count = usize::try_from(u64_at(fixed, 32)).ok()?;
+        let pointers = rest.get(..count.checked_mul(BlockPointer::SIZE)?)?;
+        Some(BlockPointer::decode_all(pointers).collect())
+    }
+
     /// The blocks that the record shares with their other owner; each such record counts as one more reference.
     pub fn shared(&self) -> impl Iterator<Item = &BlockPointer> {
-        self.blocks
-            .iter()
-            .filter(|bp| !bp.is_hole() && !bp.is_embedded())
+        self.blocks.iter().filter(|bp| Self::is_shared(bp))
+    }
+
+    /// Whether a pointer of such a record is of a block with another owner.
+    #[must_use]
+    pub fn is_shared(bp: &BlockPointer) -> bool {
+        !bp.is_hole() && !bp.is_embedded()
     }
 }
 

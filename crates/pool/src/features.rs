@@ -92,6 +92,7 @@ const FULL: &[&str] = &[
     "draid",
     "device_removal",
     "obsolete_counts",
+    "encryption",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.

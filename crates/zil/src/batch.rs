@@ -175,7 +175,25 @@ impl LogState {
         let next = self.allocate_block(next, id.next(), tx).await?;
         let fletcher4 =
             |data: &[u8]| codec::checksum::compute(Algorithm::Fletcher4, &[0; 32], data);
-        LogBlock::seal(&mut filled.bytes, id, &next, filled.used, fletcher4);
+        let mut failure = None;
+        let encrypt = |block: &mut [u8]| match self.objset.services().keys()?.seal_log(&bp, block) {
+            Ok(mac) => Some(mac),
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        };
+        LogBlock::seal(
+            &mut filled.bytes,
+            id,
+            &next,
+            filled.used,
+            encrypt,
+            fletcher4,
+        );
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
         self.count_block(&bp, &filled, seq - first, log_vdevs);
         Ok((bp, filled.bytes.freeze()))
     }
@@ -339,7 +357,15 @@ impl LogState {
     async fn allocate_block(&self, size: u64, id: ChainId, tx: &Tx) -> Result<BlockPointer> {
         // The log of a nearly full pool is on its log vdevs or nowhere. Without a log block, commits wait for the txg.
         let anywhere = !self.is_nearly_full(size);
-        let mut bp = self.store.allocate_log(tx.txg(), size, anywhere).await?;
+        let keys = self.objset.services().keys();
+        let mut bp = self
+            .store
+            .allocate_log(tx.txg(), size, anywhere, keys)
+            .await?;
+        assert!(
+            bp.uses_crypt() == keys.is_some(),
+            "records of an encrypted dataset are encrypted, and no others"
+        );
         assert!(
             bp.birth() == tx.txg() && bp.psize() >= size,
             "a log block is born in the txg that its batch keeps open"

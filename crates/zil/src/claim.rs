@@ -102,12 +102,12 @@ pub async fn claim(
             let seq = record.seq;
             if record.is_clone_range() {
                 let damaged = ZilError::Damaged { objset, seq };
-                let range = CloneRange::decode(record.body).ok_or(damaged)?;
+                let pointers = cloned(&bp, &record).ok_or(damaged)?;
                 // OpenZFS: module/zfs/zil.c, zil_claim_clone_range
-                if range.shared().any(|bp| bp.birth() >= first) {
+                if pointers.iter().any(|bp| bp.birth() >= first) {
                     break 'chain;
                 }
-                referenced.extend(range.shared().copied());
+                referenced.extend(pointers);
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first
@@ -175,6 +175,18 @@ pub async fn blocks_until(
     Ok(frees.blocks)
 }
 
+/// The blocks that a record of cloned blocks shares; `None` when its numbers do not fit together. Those of an encrypted log block
+/// are not known, but for the pointers.
+fn cloned(bp: &BlockPointer, record: &LogRecord<'_>) -> Option<Vec<BlockPointer>> {
+    let mut pointers = if bp.uses_crypt() {
+        CloneRange::pointers(record.body)?
+    } else {
+        CloneRange::decode(record.body)?.blocks
+    };
+    pointers.retain(CloneRange::is_shared);
+    Some(pointers)
+}
+
 /// Marks a block as allocated unless the space maps have it already. `false` when its space is another block's, or outside the vdev.
 async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> Result<bool> {
     if bp.birth() < first {
@@ -193,7 +205,7 @@ async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> Resul
 /// # Errors
 /// [`ZilError::Unreadable`].
 pub async fn blocks_to_free(store: &BlockStore, header: &ZilHeader) -> Result<Vec<BlockPointer>> {
-    let mut walk = Walk::new(store, header);
+    let mut walk = Walk::new(store, None, header);
     let mut frees = LogFrees::new(header);
     while let Some(step) = walk.next().await? {
         frees.chain_block(&step.bp);
@@ -234,10 +246,11 @@ impl LogFrees {
             self.data(&data);
         }
         if record.is_clone_range()
-            && let Some(range) = CloneRange::decode(record.body)
+            && let Some(pointers) = CloneRange::pointers(record.body)
         {
             // One reference for each mention.
-            self.blocks.extend(range.shared().copied());
+            let shared = pointers.into_iter().filter(CloneRange::is_shared);
+            self.blocks.extend(shared);
         }
     }
 

@@ -25,6 +25,14 @@ pub enum ZilError {
         /// Its number in the chain.
         block: u64,
     },
+    /// A block was encrypted with other keys, or changed since.
+    #[error("block {block} of the intent log of dataset object {objset} is not authentic")]
+    Forged {
+        /// Object of the dataset.
+        objset: u64,
+        /// Its number in the chain.
+        block: u64,
+    },
     /// It is unknown whether data that the log points to was written, for a device cannot be read.
     #[error(
         "data of record {seq} of the intent log of dataset object {objset} cannot be read: {source}"

@@ -183,7 +183,14 @@ impl Zilog {
 
     /// Appends the record of a change made under `tx`. To be called before the transaction ends, in the order of the changes.
     /// A record that does not fit a log block, and is no write, becomes durable with its txg.
+    ///
+    /// # Panics
+    /// When the objset was opened without the keys of its dataset: the record would be written in the clear.
     pub fn append(&self, kind: ItxKind, intent: Intent, tx: &Tx) {
+        assert!(
+            !self.0.objset.services().is_raw(),
+            "an object set without its keys is not changed by what is logged"
+        );
         let splits = matches!(intent, Intent::Write { .. });
         let fits = splits || (intent.size() <= RECORD_MAX && !intent.is_unlogged());
         let intent = if fits { intent } else { Intent::Unlogged };

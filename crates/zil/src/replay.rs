@@ -114,7 +114,7 @@ impl ReplayStream {
     pub(crate) fn new(log: &Zilog) -> Self {
         let header = log.objset().zil_header();
         Self {
-            walk: Walk::new(log.store(), &header),
+            walk: Walk::new(log.store(), log.objset().services().keys(), &header),
             claim_txg: header.claim_txg,
             replayed: header.replay_seq,
             block: Vec::new(),
@@ -185,7 +185,7 @@ impl ReplayStream {
                         block: u64_at(record.body, 8),
                     },
                 };
-                self.log.store().read(&bp, props).await?
+                self.read_block(&bp, props).await?
             });
         }
         Ok(Record {
@@ -215,7 +215,13 @@ impl ReplayStream {
                 block: block as u64,
             },
         };
-        Ok(self.log.store().read(bp, props).await?)
+        self.read_block(bp, props).await
+    }
+
+    async fn read_block(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf> {
+        let keys = self.log.objset().services().keys();
+        let forms = self.log.store().read_forms(bp, props, keys).await?;
+        Ok(forms.logical)
     }
 
     /// Frees the log after everything was replayed: on return its blocks are free and the header is empty, on disk.

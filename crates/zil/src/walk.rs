@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use codec::checksum::Algorithm;
-use ondisk::zil::{ChainId, LogBlock, ZilHeader};
+use ondisk::zil::{ChainId, LogBlock, SLIM_HEADER, ZilHeader};
 use ondisk::{BlockPointer, Compression, ObjectType};
 use runtime::IoBuf;
-use zio::{BlockStore, ZioError};
+use zio::{BlockKeys, BlockStore, ZioError};
 
 use crate::error::{Result, ZilError};
 
@@ -15,9 +15,27 @@ use crate::error::{Result, ZilError};
 pub(crate) struct Block {
     pub(crate) next: BlockPointer,
     pub(crate) records: Vec<u8>,
+    /// All bytes of an encrypted block.
+    sealed: Option<IoBuf>,
 }
 
-/// Reads a log block. `None` is the normal end of a chain: nothing, or something older, is where the block would be.
+impl Block {
+    /// The records, decrypted with the keys of an encrypted dataset; `None` when they are not authentic.
+    fn opened(self, bp: &BlockPointer, keys: Option<&BlockKeys>) -> Option<Vec<u8>> {
+        let (Some(keys), Some(sealed)) = (keys, &self.sealed) else {
+            return Some(self.records);
+        };
+        let mut block = sealed.to_vec();
+        if !keys.open_log(bp, &mut block) {
+            return None;
+        }
+        let end = SLIM_HEADER.checked_add(self.records.len())?;
+        block.get(SLIM_HEADER..end).map(<[u8]>::to_vec)
+    }
+}
+
+/// Reads a log block. `None` is the normal end of a chain: nothing, or something older, is where the block would be. Of an
+/// encrypted one, headers of records and pointers are in the clear.
 ///
 /// # Errors
 /// [`ZilError::Unreadable`] when the devices do not give the bytes.
@@ -35,6 +53,7 @@ pub(crate) async fn read_block(store: &BlockStore, bp: &BlockPointer) -> Result<
         opened(bytes, &pointer).map(|block| Block {
             next: block.next,
             records: block.records.to_vec(),
+            sealed: pointer.uses_crypt().then(|| bytes.clone()),
         })
     });
     match store.read_log(bp, check).await {
@@ -91,6 +110,8 @@ pub(crate) struct Step {
 /// A walk over a claimed chain, from its header to where the claim ended.
 pub(crate) struct Walk {
     store: BlockStore,
+    /// To decrypt records with.
+    keys: Option<BlockKeys>,
     header: ZilHeader,
     next: BlockPointer,
     last_block: u64,
@@ -99,9 +120,10 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(crate) fn new(store: &BlockStore, header: &ZilHeader) -> Self {
+    pub(crate) fn new(store: &BlockStore, keys: Option<&BlockKeys>, header: &ZilHeader) -> Self {
         Self {
             store: store.clone(),
+            keys: keys.cloned(),
             header: *header,
             next: header.log,
             last_block: 0,
@@ -146,10 +168,12 @@ impl Walk {
         self.next = block.next;
         let newest = records_of(&block.records).map(|record| record.seq).max();
         self.last_record = self.last_record.max(newest.unwrap_or(0));
-        Ok(Some(Step {
-            bp,
-            records: block.records,
-        }))
+        let records = block.opened(&bp, self.keys.as_ref());
+        let records = records.ok_or(ZilError::Forged {
+            objset: id.objset,
+            block: id.seq,
+        })?;
+        Ok(Some(Step { bp, records }))
     }
 
     /// Whether a record was part of the log when it was claimed.

@@ -5,6 +5,7 @@
 //!   objset block       in the clear; two MACs inside it
 //!   block of dnodes    bonus buffers encrypted, the rest authenticated
 //!   encrypted type     encrypted after compression
+//!   log block          bodies of records encrypted, pointers in them and headers authenticated
 //!   any other type     in the clear; HMAC of the stored bytes
 //! ```
 //! Guarantees: bytes are returned only if their MAC belongs to them under the dataset's keys; an IV is drawn at random for each
@@ -18,11 +19,15 @@ use std::sync::Arc;
 
 use codec::crypt::{Cipher, DatasetKeys, IV_LEN, MAC_LEN, SALT_LEN, sha512};
 use ondisk::crypt::{
-    DnodeBlockAuth, OBJSET_LOCAL_MAC, OBJSET_PORTABLE_MAC, indirect_auth, objset_local_auth,
+    OBJSET_LOCAL_MAC, OBJSET_PORTABLE_MAC, PartialAuth, indirect_auth, objset_local_auth,
     objset_portable_auth,
 };
+use ondisk::zil::LogBlock;
 use ondisk::{BlockPointer, CryptParams, ObjectType};
 use runtime::{Handle, IoBuf};
+
+use crate::error::corrupt;
+use crate::{Bookmark, CorruptReason, ZioError};
 
 /// Blocks written with one salt.
 // OpenZFS: module/os/linux/zfs/zio_crypt.c, ZFS_KEY_MAX_SALT_USES_DEFAULT
@@ -130,6 +135,42 @@ impl BlockKeys {
         block[OBJSET_LOCAL_MAC].copy_from_slice(&local);
     }
 
+    /// Encrypts the records of a slim log block in place, under the salt and IV of its pointer, and returns the MAC. Its header
+    /// is complete but for the checksum.
+    ///
+    /// # Errors
+    /// When its records leave it.
+    pub fn seal_log(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<[u8; MAC_LEN], ZioError> {
+        let params = bp.crypt_params();
+        let sealed = PartialAuth::of_log(block).ok().and_then(|auth| {
+            let mut bodies = auth.gather(block);
+            let mac = self
+                .cipher(params.salt)
+                .seal(&params.iv, &auth.aad, &mut bodies)
+                .ok()?;
+            auth.scatter(&bodies, block);
+            Some(mac)
+        });
+        sealed.ok_or_else(|| {
+            let reason = CorruptReason::Pointer("records that leave their log block");
+            corrupt(bp, Bookmark::default(), reason)
+        })
+    }
+
+    /// Decrypts the records of a slim log block in place; `false` when they are not authentic.
+    #[must_use]
+    pub fn open_log(&self, bp: &BlockPointer, block: &mut [u8]) -> bool {
+        let params = bp.crypt_params();
+        let opened = PartialAuth::of_log(block).ok().and_then(|auth| {
+            let mut bodies = auth.gather(block);
+            let (cipher, mac) = (self.cipher(params.salt), LogBlock::mac(block));
+            cipher.open(&params.iv, &auth.aad, &mut bodies, &mac).ok()?;
+            auth.scatter(&bodies, block);
+            Some(())
+        });
+        opened.is_some()
+    }
+
     /// The cipher of the blocks with this salt.
     fn cipher(&self, salt: [u8; SALT_LEN]) -> Arc<Cipher> {
         let mut ciphers = self.0.ciphers.borrow_mut();
@@ -148,7 +189,7 @@ impl BlockKeys {
     }
 
     /// Salt and IV for a block that is about to be written.
-    fn new_params(&self) -> CryptParams {
+    pub(crate) fn new_params(&self) -> CryptParams {
         let (mut salt, mut left) = self.0.salt.get();
         if left == 0 {
             self.0.handle.fill_random(&mut salt);
@@ -240,7 +281,7 @@ impl Opener {
                 Some(data.freeze())
             }
             Treatment::Dnodes => {
-                let auth = DnodeBlockAuth::of(stored).ok()?;
+                let auth = PartialAuth::of_dnodes(stored).ok()?;
                 let mut bonuses = auth.gather(stored);
                 let cipher = self.cipher.as_ref()?;
                 cipher
@@ -350,7 +391,7 @@ impl OwnSeal {
         Ok(match (treatment, &self.encryption) {
             (Treatment::Dnodes, Some((params, cipher))) => {
                 let auth =
-                    DnodeBlockAuth::of(&stored).map_err(|_| "dnodes that leave their block")?;
+                    PartialAuth::of_dnodes(&stored).map_err(|_| "dnodes that leave their block")?;
                 let mut bonuses = auth.gather(&stored);
                 let mac = cipher
                     .seal(&params.iv, &auth.aad, &mut bonuses)

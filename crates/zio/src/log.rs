@@ -12,7 +12,7 @@ use vdev::{AllocationBias, IoClass, Location};
 use crate::alloc::{AllocCursor, Request};
 use crate::checks::padded;
 use crate::error::corrupt;
-use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
+use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ZioError, checks};
 
 impl BlockStore {
     /// Returns the vdevs that are for intent logs alone.
@@ -31,7 +31,8 @@ impl BlockStore {
 
     /// Sets a block of `size` bytes (a multiple of 512, at most 16 MiB) aside for an intent log: one copy, on the log
     /// vdevs if one that takes writes has room, else on the ordinary ones if `anywhere`. `txg` is the open one or any that has not begun to sync. The
-    /// pointer is complete but for its checksum words, which the log sets to the block's place in its chain.
+    /// pointer is complete but for its checksum words, which the log sets to the block's place in its chain. With the keys of an
+    /// encrypted dataset it has salt and IV of a block to be encrypted.
     ///
     /// Nothing is written. The place becomes part of the space maps with `txg`; it is given back with
     /// [`BlockStore::free`] while a later (or the same) txg syncs.
@@ -43,6 +44,7 @@ impl BlockStore {
         txg: Txg,
         size: u64,
         anywhere: bool,
+        keys: Option<&BlockKeys>,
     ) -> Result<BlockPointer, ZioError> {
         if size == 0 || size > ondisk::MAX_BLOCK_SIZE || !size.is_multiple_of(512) {
             return Err(ZioError::BadSize { size });
@@ -65,7 +67,7 @@ impl BlockStore {
         let Some(&[dva]) = dvas.as_deref() else {
             return Err(ZioError::NoSpace { asize: size });
         };
-        Ok(BlockPointer::new(&NewBlock {
+        let mut bp = BlockPointer::new(&NewBlock {
             dvas: [dva, Dva::ABSENT, Dva::ABSENT],
             lsize: size,
             psize: size,
@@ -76,7 +78,11 @@ impl BlockStore {
             birth: txg,
             fill: 0,
             checksum: [0; 4],
-        }))
+        });
+        if let Some(keys) = keys {
+            bp.set_crypt(Some(keys.new_params()), None);
+        }
+        Ok(bp)
     }
 
     /// Writes the bytes of a log block (already sealed) to the front of its place: as many as the pointer says, or fewer

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::dsl::{DeadlistPhys, DslDatasetPhys, DslDirPhys, dataset_flags, zapified_keys};
 use ondisk::feature::Feature;
+use ondisk::zil::ChainId;
 use ondisk::{BlockPointer, ObjectType, ObjsetType};
 
 use super::blocks::{Bookmark, Checker};
@@ -408,13 +409,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows an intent log; its blocks up to the synced txg are allocated.
+    /// Follows an intent log; its blocks up to the synced txg are allocated, and those of a claimed one up to the end of the claim,
+    /// which may be younger: they were written in a txg that a crash prevented.
     fn claim_log(&mut self, tree: &Tree, name: &str) {
         let header = tree.phys.zil_header;
         let mut bp = header.log;
         let mut records = 0u64;
         let mut blocks = 0u64;
-        while !bp.is_hole() && bp.birth().0 <= self.txg && blocks < 1 << 20 {
+        let claimed = header.claim_txg != 0;
+        let is_allocated = |bp: &BlockPointer, txg: u64| match claimed {
+            true => ChainId::of(bp).seq <= header.claim_blk_seq,
+            false => bp.birth().0 <= txg,
+        };
+        while !bp.is_hole() && is_allocated(&bp, self.txg) && blocks < 1 << 20 {
             let at = Bookmark {
                 objset: tree.id,
                 object: 0,
@@ -449,6 +456,7 @@ impl Checker<'_> {
                     block.iter().count() as u64,
                     block
                         .iter()
+                        .filter(|r| claimed && r.seq <= header.claim_lr_seq)
                         .filter_map(|r| r.indirect_write())
                         .collect::<Vec<_>>(),
                 ))
@@ -457,10 +465,7 @@ impl Checker<'_> {
                 break;
             };
             records += count;
-            for w in written
-                .iter()
-                .filter(|w| w.birth().0 <= self.txg && header.claim_txg != 0)
-            {
+            for w in &written {
                 self.claims.claim(w, &self.tops, &mut self.report, &|| {
                     format!("{name}: intent log write")
                 });

@@ -270,7 +270,7 @@ impl ImportedPool {
                 dataset: name.clone(),
                 reason: error.to_string(),
             };
-            let dataset = self.hierarchy().dataset(&name).await?;
+            let dataset = self.hierarchy().dataset_to_claim(&name).await?;
             let objset = dataset.objset();
             let old = objset.zil_header();
             // Empty if it was the log of the dataset this is a clone of.

@@ -246,7 +246,7 @@ fn a_log_vdev_comes_and_goes() {
         let txg = pool.clock().open_txg();
         let held = pool
             .store()
-            .allocate_log(txg, 8192, true)
+            .allocate_log(txg, 8192, true, None)
             .await
             .expect("log space");
         assert_eq!(held.dvas()[0].vdev, 1, "logs go to the log vdev");
@@ -260,7 +260,7 @@ fn a_log_vdev_comes_and_goes() {
         assert!(matches!(busy, Err(PoolError::InUse(_))), "{busy:?}");
         let more = pool
             .store()
-            .allocate_log(pool.clock().open_txg(), 8192, true)
+            .allocate_log(pool.clock().open_txg(), 8192, true, None)
             .await;
         assert_eq!(more.expect("log space").dvas()[0].vdev, 1);
         pool.abandon();

@@ -112,7 +112,10 @@ fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
         let store = &world.store;
         let bytes = IoBuf::from(noise(128 << 10, 4));
         let size = bytes.len() as u64;
-        let first = store.allocate_log(Txg(12), size, true).await.expect("room");
+        let first = store
+            .allocate_log(Txg(12), size, true, None)
+            .await
+            .expect("room");
         assert_eq!((first.dvas()[0].vdev, first.birth()), (1, Txg(12)));
         store
             .write_log(&first, bytes.clone(), false)
@@ -144,7 +147,10 @@ fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
         // When the log vdev is full, ordinary ones take over; no data ever goes the other way.
         let mut elsewhere = Vec::new();
         while elsewhere.is_empty() {
-            let bp = store.allocate_log(Txg(13), size, true).await.expect("room");
+            let bp = store
+                .allocate_log(Txg(13), size, true, None)
+                .await
+                .expect("room");
             if bp.dvas()[0].vdev == 0 {
                 elsewhere.push(bp);
             }
@@ -158,7 +164,10 @@ fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
         again.activate(Rc::new(Maps::default()), &[]);
         again.claim(Txg(20), &first).await.expect("claims");
         assert_eq!(again.vdev_space(1).allocated, size);
-        let next = again.allocate_log(Txg(20), size, true).await.expect("room");
+        let next = again
+            .allocate_log(Txg(20), size, true, None)
+            .await
+            .expect("room");
         assert_ne!(next.dvas()[0].offset, first.dvas()[0].offset);
         again.free(Txg(21), &first).await.expect("frees");
     });
