@@ -16,6 +16,7 @@ mod golden_archives;
 mod golden_properties;
 mod golden_read;
 mod golden_write;
+mod guide;
 mod histories;
 mod hostile;
 mod hotplug;
