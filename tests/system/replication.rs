@@ -482,3 +482,119 @@ fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
         }
     }
 }
+
+#[test]
+fn a_job_is_tried_out_turned_round_and_turned_back_with_differences_only() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    write(&place, 1);
+    check(
+        &place,
+        "zfs set sharenfs=ro tank/vm && sanbox replication create vm --from tank/vm --to back/vm -r",
+        "",
+    );
+    assert_eq!(place.run("sanbox replication run vm").lines().count(), 4);
+
+    // On clones, while the job goes on.
+    let test = place.run("sanbox replication test vm");
+    assert_eq!(test.lines().count(), 4, "{test}");
+    check(&place, "sanbox put f back/vm-test/one:/scratch", "");
+    let again = place.run("sanbox replication test vm");
+    assert!(again.contains("'back/vm-test' exists"), "{again}");
+    write(&place, 2);
+    assert_eq!(place.run("sanbox replication run vm").lines().count(), 4);
+    assert_eq!(
+        place
+            .run("sanbox replication test vm --end")
+            .lines()
+            .count(),
+        4
+    );
+    assert!(
+        place
+            .run("zfs list -H back/vm-test")
+            .contains("does not exist")
+    );
+
+    // Turned round: what the source had still comes along.
+    check(
+        &place,
+        "sanbox replication failback vm",
+        "! the job 'vm' is not turned round: there is nothing to bring back\n[1]\n",
+    );
+    write(&place, 3);
+    let turned = place.run("sanbox replication failover vm");
+    assert_eq!(turned.matches(" is writable\n").count(), 4, "{turned}");
+    check(
+        &place,
+        "zfs get -Ho value,source readonly,sharenfs,canmount back/vm",
+        "off\tdefault\nro\treceived\non\tdefault\n",
+    );
+    assert_eq!(
+        sums(&place, "tank/vm/one@s3"),
+        sums(&place, "back/vm/one@s3")
+    );
+    let refused = place.run("sanbox replication run vm");
+    assert!(
+        refused.contains("'back/vm' is in use in place of the source"),
+        "{refused}"
+    );
+    assert!(
+        place
+            .run("sanbox replication list -H")
+            .contains("\tfailed over\t")
+    );
+    check(
+        &place,
+        "seq 99 > f && sanbox put f back/vm/one:/there && zfs create back/vm/new && sanbox put f back/vm/new:/x",
+        "",
+    );
+
+    // Turned back: what the old source was given meanwhile is given up only when that is said.
+    check(&place, "sanbox put f tank/vm:/late", "");
+    let diverged = place.run("sanbox replication failback vm");
+    assert!(
+        diverged.contains("'tank/vm' was written to after @s3"),
+        "{diverged}"
+    );
+    let sent = place.run("sanbox replication failback vm --rollback");
+    assert!(
+        sent.contains("sent tank/vm/new@replica-vm-")
+            && sent.contains("sent tank/vm/one@replica-vm-"),
+        "{sent}"
+    );
+    check(
+        &place,
+        "sanbox cat tank/vm/one:/there | tail -n 1 && sanbox cat tank/vm/new:/x | tail -n 1",
+        "99\n99\n",
+    );
+    let late = place.run("sanbox cat tank/vm:/late");
+    assert!(late.ends_with("[1]\n"), "{late}");
+    check(
+        &place,
+        "zfs get -Ho value,source readonly,sharenfs,org.sanbox:replication tank/vm && zfs get -Ho value readonly,canmount back/vm",
+        "off\tdefault\nro\tlocal\n-\t-\non\nnoauto\n",
+    );
+    // And on as before, with increments.
+    write(&place, 4);
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(sent.matches("@s4\n").count(), 5, "{sent}");
+    assert_eq!(
+        sums(&place, "tank/vm/one@s4"),
+        sums(&place, "back/vm/one@s4")
+    );
+    assert_eq!(place.run("zfs list -Ht bookmark -o name -r back/vm"), "");
+    let holds = place.run("zfs holds -Hr tank/vm@s3 tank/vm@s4");
+    assert_eq!(holds, "");
+    judged(&place);
+}
+
+/// OpenZFS finds both pools in order.
+fn judged(place: &Place) {
+    check(place, "zpool export tank && zpool export back", "");
+    if oracle::has_zdb() {
+        for pool in ["tank", "back"] {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
+}

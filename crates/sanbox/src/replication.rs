@@ -5,7 +5,8 @@ use std::sync::Arc;
 use engine::EngineError;
 use jiff::Timestamp;
 use manage::replication::{
-    self, Ended, Endpoint, Job, JobError, LocalEndpoint, Location, RemoteEndpoint, ReplicationError,
+    self, Ended, Job, JobError, LocalEndpoint, Location, RemoteEndpoint, ReplicationError,
+    Switchover,
 };
 
 use crate::appliance::Appliance;
@@ -14,7 +15,7 @@ use crate::appliance::Appliance;
 pub(crate) async fn source_of(
     appliance: &Appliance,
     job: &Job,
-) -> Result<Box<dyn Endpoint>, ReplicationError> {
+) -> Result<Box<dyn Switchover>, ReplicationError> {
     endpoint(appliance, job, job.source()).await
 }
 
@@ -22,7 +23,7 @@ pub(crate) async fn source_of(
 pub(crate) async fn target_of(
     appliance: &Appliance,
     job: &Job,
-) -> Result<Box<dyn Endpoint>, ReplicationError> {
+) -> Result<Box<dyn Switchover>, ReplicationError> {
     endpoint(appliance, job, job.target()).await
 }
 
@@ -30,7 +31,7 @@ async fn endpoint(
     appliance: &Appliance,
     job: &Job,
     location: Result<Location, JobError>,
-) -> Result<Box<dyn Endpoint>, ReplicationError> {
+) -> Result<Box<dyn Switchover>, ReplicationError> {
     match location {
         Ok(Location::Ssh { host, .. }) => Ok(Box::new(RemoteEndpoint::new(&host, &job.ssh))),
         Err(error) => Err(ReplicationError::Failed(error.to_string())),

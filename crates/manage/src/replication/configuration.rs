@@ -124,6 +124,9 @@ pub struct Job {
     /// What the target keeps, as a policy such as `daily=30 monthly=12`. Empty: everything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub keep: String,
+    /// The target is in use in place of the source.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed_over: bool,
     /// Nothing is done until the job is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,

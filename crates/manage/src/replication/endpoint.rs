@@ -91,3 +91,20 @@ pub trait Endpoint: Send + Sync {
         newer: Vec<String>,
     ) -> Reached<'a, ()>;
 }
+
+/// What turning a job round asks for besides.
+pub trait Switchover: Endpoint {
+    /// Takes a local value of a property away; with `received`, the received one comes in force.
+    fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()>;
+
+    /// Makes a clone that carries a mark.
+    fn clone_snapshot<'a>(
+        &'a self,
+        snapshot: &'a str,
+        name: &'a str,
+        mark: &'a str,
+    ) -> Reached<'a, ()>;
+
+    /// Destroys a dataset that nothing lies in.
+    fn destroy<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()>;
+}

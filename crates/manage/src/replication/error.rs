@@ -88,6 +88,16 @@ pub enum Refusal {
         /// Name.
         snapshot: String,
     },
+    /// The target is in use.
+    #[error(
+        "'{target}' is in use in place of the source ('sanbox replication failback {job}' turns that round)"
+    )]
+    FailedOver {
+        /// Target.
+        target: String,
+        /// The job.
+        job: String,
+    },
     /// The source was renamed, and the target has its copy under the old name.
     #[error(
         "'{dataset}' was renamed: 'zfs rename {old} {new}' at the target lets its copy go on; else all would be sent anew"
@@ -163,6 +173,7 @@ impl ReplicationError {
                 Refusal::Diverged { .. } | Refusal::Written { .. } => "diverged",
                 Refusal::NameTaken { .. } => "name taken",
                 Refusal::Renamed { .. } => "renamed",
+                Refusal::FailedOver { .. } => "failed over",
             },
         }
     }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use engine::property::{Property, Source, Value};
 use engine::stream::{SendOptions, SendResume, package_end, unpack_token};
 use engine::{
-    DatasetFilter, DatasetInfo, DatasetKind, EngineError, PoolHandle, PropertyOverrides,
-    PropertyQuery, ReceiveRequest, Refusal, SendPackageRequest, SendRequest, SnapshotRequest,
+    DatasetFilter, DatasetInfo, DatasetKind, DestroyOptions, EngineError, PoolHandle,
+    PropertyOverrides, PropertyQuery, ReceiveRequest, Refusal, SendPackageRequest, SendRequest,
+    SnapshotRequest,
 };
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 
 use super::upkeep::full_name;
 use super::{
     ByteStream, Endpoint, Interrupted, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
-    ReplicationError, StreamSpec,
+    ReplicationError, StreamSpec, Switchover,
 };
 
 /// Names in one request: what one txg takes in a moment.
@@ -501,6 +502,46 @@ impl Endpoint for LocalEndpoint {
             let target = format!("{dataset}@{snapshot}");
             let done = self.pool.rollback(dataset, Some(&target)).await;
             done.map_err(|error| self.error(&what, &error))
+        }
+        .boxed()
+    }
+}
+
+impl Switchover for LocalEndpoint {
+    fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
+        async move {
+            let done = self.pool.inherit(dataset, name, received).await;
+            done.map_err(|error| {
+                self.error(&format!("cannot inherit {name} of '{dataset}'"), &error)
+            })
+        }
+        .boxed()
+    }
+
+    fn clone_snapshot<'a>(
+        &'a self,
+        snapshot: &'a str,
+        name: &'a str,
+        mark: &'a str,
+    ) -> Reached<'a, ()> {
+        async move {
+            let settings = [(MARK_PROPERTY.to_owned(), mark.to_owned())];
+            let done = self
+                .pool
+                .clone_snapshot(snapshot, name, &settings, false)
+                .await;
+            done.map_err(|error| self.error(&format!("cannot make '{name}'"), &error))
+        }
+        .boxed()
+    }
+
+    fn destroy<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()> {
+        async move {
+            let done = self
+                .pool
+                .destroy_dataset(dataset, DestroyOptions { recursive: false })
+                .await;
+            done.map_err(|error| self.error(&format!("cannot destroy '{dataset}'"), &error))
         }
         .boxed()
     }

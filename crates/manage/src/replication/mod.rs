@@ -12,6 +12,7 @@ mod backoff;
 mod configuration;
 mod endpoint;
 mod error;
+mod failover;
 mod listing;
 mod local;
 mod plan;
@@ -27,8 +28,9 @@ mod window;
 
 pub use backoff::Backoff;
 pub use configuration::{Job, JobError, Jobs, Location};
-pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec};
+pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec, Switchover};
 pub use error::{Refusal, ReplicationError};
+pub use failover::{fail_back, fail_over, test, test_clones, test_root};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
 pub use local::LocalEndpoint;
 pub use plan::{DatasetPlan, Step, StreamFrom, TreePlan, Work, plan};

@@ -128,6 +128,7 @@ impl Replications {
         let entries = self.entries();
         let entry = entries.get(&job.name);
         !job.paused
+            && !job.failed_over
             && entry.is_none_or(|entry| {
                 entry.running.is_none() && entry.due.is_none_or(|due| due <= Instant::now())
             })

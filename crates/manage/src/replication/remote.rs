@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use super::upkeep::full_name;
 use super::{
     ByteStream, Endpoint, Interrupted, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
-    ReplicationError, StreamSpec,
+    ReplicationError, StreamSpec, Switchover,
 };
 
 /// What is run where the job names no command: no questions are asked, and a link that is gone is noticed within a minute.
@@ -508,6 +508,34 @@ impl Endpoint for RemoteEndpoint {
             "zfs rollback -r {}",
             quoted(&format!("{dataset}@{snapshot}"))
         );
+        async move { self.each(vec![line], &[]).await }.boxed()
+    }
+}
+
+impl Switchover for RemoteEndpoint {
+    fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
+        let flag = if received { "-S " } else { "" };
+        let line = format!("zfs inherit {flag}{} {}", quoted(name), quoted(dataset));
+        async move { self.each(vec![line], &[]).await }.boxed()
+    }
+
+    fn clone_snapshot<'a>(
+        &'a self,
+        snapshot: &'a str,
+        name: &'a str,
+        mark: &'a str,
+    ) -> Reached<'a, ()> {
+        let setting = quoted(&format!("{MARK_PROPERTY}={mark}"));
+        let line = format!(
+            "zfs clone -o {setting} {} {}",
+            quoted(snapshot),
+            quoted(name)
+        );
+        async move { self.each(vec![line], &[]).await }.boxed()
+    }
+
+    fn destroy<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()> {
+        let line = format!("zfs destroy {}", quoted(dataset));
         async move { self.each(vec![line], &[]).await }.boxed()
     }
 }

@@ -61,6 +61,13 @@ pub async fn run(
     progress: &Arc<Progress>,
     now: Timestamp,
 ) -> Result<Report, ReplicationError> {
+    if job.failed_over {
+        return Err(Refusal::FailedOver {
+            target: job.to.clone(),
+            job: job.name.clone(),
+        }
+        .into());
+    }
     let mut sides = list(job, source, target).await?;
     let mut tree = plan(job, &sides.source, &sides.target);
     if job.take && take(job, source, &tree, &sides.source, now).await? {

@@ -7,7 +7,7 @@ pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
     operands: "create NAME --from [HOST:]DATASET --to [HOST:]DATASET | list | show NAME | run NAME | cancel NAME | pause NAME | resume NAME | \
-               reset NAME | adopt NAME | remove NAME",
+               reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME",
     flags: &[
         long("from", Some("[HOST:]DATASET"), "create: the source"),
         long(
@@ -84,11 +84,12 @@ pub(crate) const REPLICATION: Command = Command {
         long(
             "rollback",
             None,
-            "adopt: give up what is newer at the target than the newest snapshot in common",
+            "adopt, failback: give up what is newer at the other side than the newest snapshot in common",
         ),
+        long("end", None, "test: destroy the clones"),
         short(
             'n',
-            "create, run, adopt, remove: only say what would be done",
+            "create, run, adopt, failover, remove: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],
@@ -109,6 +110,10 @@ pub(crate) const REPLICATION: Command = Command {
          what an interrupted receive left at the target, and tries at once. remove: forgets the job; source and target stay as they are.",
         "--keep: of each class the first snapshot of each period stays at the target, so many of them, whatever the source has still. Only \
          snapshots that the job sent are destroyed, none that is held or cloned, and never the newest common one.",
+        "failover: sends what is left if the source can be reached, then puts the target in use: it becomes writable, and the mount points and \
+         shares that came along are in force. failback: brings what was written there back, as differences, and turns both round again; with \
+         --rollback what the source has after the newest snapshot in common is given up. test: makes writable clones of the newest snapshots \
+         beside the target (TARGET-test) while replication goes on; test --end destroys them.",
         "The jobs are in replication.toml of the state directory.",
     ],
     examples: &[

@@ -1,7 +1,10 @@
 //! `sanbox replication`: the jobs that keep datasets the same in another place.
 
+use std::sync::Arc;
+
 use manage::replication::{
-    self, Ended, Job, JobError, JobState, Progress, ReplicationError, Report, TreePlan, Work,
+    self, Ended, Job, JobError, JobState, Location, Progress, ReplicationError, Report, TreePlan,
+    Work,
 };
 
 use super::{Arguments, print_table};
@@ -21,6 +24,9 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["resume", name] => pause(session, name, false),
         ["reset", name] => reset(session, name).await,
         ["adopt", name] => adopt(session, args, name).await,
+        ["failover", name] => failover(session, args, name).await,
+        ["failback", name] => failback(session, args, name).await,
+        ["test", name] => test(session, args, name).await,
         ["remove", name] => remove(session, args, name),
         _ => Err(session.usage_only()),
     }
@@ -60,6 +66,7 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
         bandwidth: args.long("bandwidth").unwrap_or_default().to_owned(),
         window: args.long("window").unwrap_or_default().to_owned(),
         keep: args.long("keep").unwrap_or_default().to_owned(),
+        failed_over: false,
         paused: false,
     };
     job.check().map_err(|error| refused(session, &error))?;
@@ -145,6 +152,9 @@ fn state_word(job: &Job, state: &JobState) -> String {
     if let Some(progress) = &state.running {
         return running(progress);
     }
+    if job.failed_over {
+        return "failed over".to_owned();
+    }
     if job.paused {
         return "paused".to_owned();
     }
@@ -175,7 +185,7 @@ fn running(progress: &Progress) -> String {
 }
 
 fn next_run(job: &Job, state: &JobState, is_daemon: bool) -> String {
-    if job.paused || !is_daemon {
+    if job.paused || job.failed_over || !is_daemon {
         return "-".to_owned();
     }
     match (&state.running, state.next_in) {
@@ -346,6 +356,133 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     }
     session.appliance.datasets_changed().await;
     session.appliance.replications().hurry(name);
+    Ok(())
+}
+
+/// Puts the target in use. What the source has still is sent before, if it can be reached.
+async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    let failed = |error: ReplicationError| {
+        session.fail(format!("cannot fail over to '{}': {error}", job.to))
+    };
+    let replications = session.appliance.replications();
+    replications.cancel(name);
+    if args.has('n') {
+        return preview(session, &job).await;
+    }
+    if !job.failed_over {
+        match run_job(&session.appliance, &job)
+            .await
+            .map(|ended| ended.result)
+        {
+            None => return Err(session.fail(format!("the job '{name}' runs: give it again"))),
+            Some(Ok(report)) if report.problems.is_empty() => {}
+            Some(Ok(report)) => {
+                // What was left out needs a decision before anything is turned round.
+                return tell(session, &report);
+            }
+            Some(Err(error @ ReplicationError::Unreachable { .. })) => {
+                session.out.error(format!(
+                    "what was written since the last run is not in the copy: {error}"
+                ));
+            }
+            Some(Err(error)) => return Err(failed(error)),
+        }
+    }
+    let turned = |failed_over| {
+        replications.change(|jobs| jobs.change(name, |job| job.failed_over = failed_over))
+    };
+    turned(true).map_err(|error| refused(session, &error))?;
+    let done = async {
+        let target = target_of(&session.appliance, &job).await?;
+        replication::fail_over(&job, &*target).await
+    };
+    let datasets = match done.await {
+        Ok(datasets) => datasets,
+        Err(error) => {
+            turned(job.failed_over).map_err(|error| refused(session, &error))?;
+            return Err(failed(error));
+        }
+    };
+    for dataset in datasets {
+        session.out.line(format!("{dataset} is writable"));
+        follow(session, &job.target(), &dataset).await;
+    }
+    session.appliance.datasets_changed().await;
+    Ok(())
+}
+
+/// Mounts what became usable on this appliance.
+async fn follow(session: &Session, location: &Result<Location, JobError>, dataset: &str) {
+    if matches!(location, Ok(Location::Local(_)))
+        && let Ok(pool) = session.appliance.pool_of(dataset).await
+    {
+        session.appliance.mount_created(&pool, dataset).await;
+    }
+}
+
+/// Brings what was written at the target back, and puts the source in use again.
+async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    if !job.failed_over {
+        return Err(session.fail(format!(
+            "the job '{name}' is not turned round: there is nothing to bring back"
+        )));
+    }
+    let progress = Arc::default();
+    let done = async {
+        let source = source_of(&session.appliance, &job).await?;
+        let target = target_of(&session.appliance, &job).await?;
+        replication::fail_back(
+            &job,
+            &*source,
+            &*target,
+            args.has_long("rollback"),
+            &progress,
+        )
+        .await
+    };
+    let report = done
+        .await
+        .map_err(|error| session.fail(format!("cannot fail back to '{}': {error}", job.from)))?;
+    let replications = session.appliance.replications();
+    let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = false));
+    turned.map_err(|error| refused(session, &error))?;
+    replications.hurry(name);
+    for dataset in &report.made {
+        follow(session, &job.source(), dataset).await;
+    }
+    session.appliance.datasets_changed().await;
+    tell(session, &report)
+}
+
+/// Makes writable clones of the copy, or with `--end` destroys them.
+async fn test(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    let failed = |error: ReplicationError| session.fail(format!("cannot test '{name}': {error}"));
+    let target = target_of(&session.appliance, &job).await.map_err(failed)?;
+    if args.has_long("end") {
+        for clone in replication::test_clones(&job, &*target)
+            .await
+            .map_err(failed)?
+        {
+            if matches!(job.target(), Ok(Location::Local(_))) {
+                session
+                    .appliance
+                    .unmount_for(&clone)
+                    .await
+                    .map_err(|why| session.fail(why))?;
+            }
+            target.destroy(&clone).await.map_err(failed)?;
+            session.out.line(format!("destroyed {clone}"));
+        }
+    } else {
+        for clone in replication::test(&job, &*target).await.map_err(failed)? {
+            session.out.line(format!("{clone} is writable"));
+            follow(session, &job.target(), &clone).await;
+        }
+    }
+    session.appliance.datasets_changed().await;
     Ok(())
 }
 

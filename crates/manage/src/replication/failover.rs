@@ -1,0 +1,260 @@
+//! Turning a job round: the target is put in use in place of its source, tried out on clones, and the way back, on which only differences are
+//! sent.
+//!
+//! Each of these begins by reading what is there and can be given again after it was cut off.
+
+use std::sync::Arc;
+
+use engine::DatasetKind;
+use jiff::Timestamp;
+
+use super::{
+    Job, MARK_PROPERTY, Mark, Progress, ReplicaDataset, ReplicationError, Report, Switchover, Work,
+    adopt, foresee, run,
+};
+
+/// What keeps a copy from acting, in the order in which it is taken away. A received value comes in force.
+const LIFTED: &[&str] = &["mountpoint", "sharenfs", "sharesmb", "canmount"];
+/// The same for file systems and volumes.
+const LIFTED_ANYWHERE: &[&str] = &["org.sanbox:nbd", "readonly"];
+/// What follows the target's name in that of its clones.
+const TEST_SUFFIX: &str = "-test";
+
+/// Returns the datasets of a side that a job made or adopted.
+async fn own(
+    job: &Job,
+    side: &dyn Switchover,
+    root: &str,
+) -> Result<Vec<ReplicaDataset>, ReplicationError> {
+    let listed = side.list(root).await?.unwrap_or_default();
+    let is_own = |dataset: &ReplicaDataset| {
+        dataset
+            .mark
+            .as_ref()
+            .is_some_and(|mark| mark.job == job.name)
+    };
+    let own: Vec<ReplicaDataset> = listed.into_iter().filter(is_own).collect();
+    if own.is_empty() {
+        return Err(ReplicationError::Failed(format!(
+            "'{root}' holds nothing that the job '{}' sent",
+            job.name
+        )));
+    }
+    Ok(own)
+}
+
+/// Puts the target in use: it becomes writable, and mount points and shares that came along are in force. Returns its datasets.
+///
+/// # Errors
+/// The target gives no answer, or a dataset has not arrived whole.
+pub async fn fail_over(
+    job: &Job,
+    target: &dyn Switchover,
+) -> Result<Vec<String>, ReplicationError> {
+    let own = own(job, target, job.target_root()).await?;
+    if let Some(part) = own.iter().find(|dataset| dataset.snapshots.is_empty()) {
+        return Err(ReplicationError::Failed(format!(
+            "'{}' has not arrived whole: 'zfs receive -A {}' at the target gives it up, then the others can be used",
+            part.name, part.name
+        )));
+    }
+    for dataset in &own {
+        if dataset.interrupted.is_some() {
+            target.discard_interrupted(&dataset.name).await?;
+        }
+        let is_fs = dataset.kind == DatasetKind::Filesystem;
+        let names = LIFTED.iter().filter(|_| is_fs).chain(LIFTED_ANYWHERE);
+        for name in names {
+            target.inherit(&dataset.name, name, true).await?;
+        }
+    }
+    Ok(own.into_iter().map(|dataset| dataset.name).collect())
+}
+
+/// The job in the other direction: what was written at the target goes back, in snapshots of the job's own.
+fn reversed(job: &Job) -> Job {
+    let target = |name: &String| match name.strip_prefix(job.source_root()) {
+        Some(below) => format!("{}{below}", job.target_root()),
+        None => name.clone(),
+    };
+    Job {
+        name: job.name.clone(),
+        from: job.to.clone(),
+        to: job.from.clone(),
+        ssh: job.ssh.clone(),
+        recursive: job.recursive,
+        exclude: job.exclude.iter().map(target).collect(),
+        bandwidth: job.bandwidth.clone(),
+        take: true,
+        without_properties: true,
+        ..Job::default()
+    }
+}
+
+/// Brings what was written at the target back to the source, and puts that in use again: the target becomes the copy that it was. While most
+/// of it is sent the target stays writable. With `rollback`, what the source has after the newest snapshot in common is given up.
+///
+/// # Errors
+/// A side gives no answer, or refuses; then both are as they were, or the target is read-only, and giving it again goes on.
+pub async fn fail_back(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+    rollback: bool,
+    progress: &Arc<Progress>,
+) -> Result<Report, ReplicationError> {
+    let back = reversed(job);
+    adopt(&back, target, source, rollback).await?;
+    // Before anything is sent.
+    let planned = foresee(&back, target, source).await?;
+    let refusal = planned
+        .datasets
+        .into_iter()
+        .find_map(|dataset| match dataset.work {
+            Work::Refused(refusal) => Some(refusal),
+            _ => None,
+        });
+    if let Some(refusal) = refusal {
+        return Err(refusal.into());
+    }
+    let first = complete(run(&back, target, source, progress, Timestamp::now()).await?)?;
+    // Datasets that were made at the target belong to it from now on.
+    let mut copies = target.list(job.target_root()).await?.unwrap_or_default();
+    copies.retain(|dataset| back.includes(&dataset.name));
+    for dataset in &copies {
+        target.set(&dataset.name, "readonly", "on").await?;
+    }
+    let last = complete(run(&back, target, source, progress, Timestamp::now()).await?)?;
+    for dataset in &copies {
+        if dataset.kind == DatasetKind::Filesystem {
+            for (name, value) in [
+                ("canmount", "noauto"),
+                ("sharenfs", "off"),
+                ("sharesmb", "off"),
+            ] {
+                target.set(&dataset.name, name, value).await?;
+            }
+        }
+        let bookmarks = dataset
+            .bookmarks
+            .iter()
+            .filter(|point| job.is_own_bookmark(&point.name));
+        let bookmarks: Vec<String> = bookmarks
+            .map(|point| format!("{}#{}", dataset.name, point.name))
+            .collect();
+        if !bookmarks.is_empty() {
+            target.destroy_bookmarks(bookmarks).await?;
+        }
+    }
+    let made = put_in_use(job, source, target).await?;
+    Ok(Report {
+        sent: first.sent.into_iter().chain(last.sent).collect(),
+        made,
+        ..Report::default()
+    })
+}
+
+/// Makes the source writable again, and gives what was made at the target its mark. Returns the datasets that are new at the source.
+async fn put_in_use(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+) -> Result<Vec<String>, ReplicationError> {
+    let mut made = Vec::new();
+    for dataset in own(job, source, job.source_root()).await? {
+        // One that was there before was adopted.
+        if dataset
+            .mark
+            .as_ref()
+            .is_some_and(|mark| mark.adopted_txg == 0)
+        {
+            made.push(dataset.name.clone());
+            if dataset.kind == DatasetKind::Filesystem {
+                source.set(&dataset.name, "canmount", "on").await?;
+            }
+            let mark = Mark {
+                job: job.name.clone(),
+                source_guid: dataset.guid,
+                adopted_txg: 0,
+            };
+            target
+                .set(
+                    &job.target_of(&dataset.name),
+                    MARK_PROPERTY,
+                    &mark.to_string(),
+                )
+                .await?;
+        }
+        source.inherit(&dataset.name, "readonly", false).await?;
+        source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
+    }
+    Ok(made)
+}
+
+/// A run in which nothing was left out.
+fn complete(report: Report) -> Result<Report, ReplicationError> {
+    match report.problems.first() {
+        Some((_, error)) => Err(error.clone()),
+        None => Ok(report),
+    }
+}
+
+/// The name of the clones that a test makes of the target's root.
+#[must_use]
+pub fn test_root(job: &Job) -> String {
+    format!("{}{TEST_SUFFIX}", job.target_root())
+}
+
+/// What marks a clone of a test: no source has this guid.
+fn test_mark(job: &Job) -> Mark {
+    Mark {
+        job: job.name.clone(),
+        source_guid: 0,
+        adopted_txg: 0,
+    }
+}
+
+/// Makes writable clones of the newest snapshots of the target, beside it; replication goes on. Returns their names.
+///
+/// # Errors
+/// The target gives no answer, or has such clones already.
+pub async fn test(job: &Job, target: &dyn Switchover) -> Result<Vec<String>, ReplicationError> {
+    let root = test_root(job);
+    if target.exists(&root).await? {
+        return Err(ReplicationError::Failed(format!(
+            "'{root}' exists: 'sanbox replication test {} --end' destroys the clones of an earlier test",
+            job.name
+        )));
+    }
+    let mut clones = Vec::new();
+    for dataset in own(job, target, job.target_root()).await? {
+        let Some(newest) = dataset.snapshots.last() else {
+            continue;
+        };
+        let below = dataset
+            .name
+            .strip_prefix(job.target_root())
+            .unwrap_or_default();
+        let clone = format!("{root}{below}");
+        let snapshot = format!("{}@{}", dataset.name, newest.name);
+        target
+            .clone_snapshot(&snapshot, &clone, &test_mark(job).to_string())
+            .await?;
+        clones.push(clone);
+    }
+    Ok(clones)
+}
+
+/// Returns the clones of a test, those that lie in others first.
+///
+/// # Errors
+/// The target gives no answer.
+pub async fn test_clones(
+    job: &Job,
+    target: &dyn Switchover,
+) -> Result<Vec<String>, ReplicationError> {
+    let listed = target.list(&test_root(job)).await?.unwrap_or_default();
+    let is_clone = |dataset: &&ReplicaDataset| dataset.mark.as_ref() == Some(&test_mark(job));
+    let clones = listed.iter().rev().filter(is_clone);
+    Ok(clones.map(|dataset| dataset.name.clone()).collect())
+}
