@@ -472,6 +472,25 @@ fn a_pipe_needs_no_daemon() {
     judged(&place);
 }
 
+/// A daemon that starts while a stream is received without one waits for its end, as for any other command.
+#[test]
+fn a_daemon_waits_for_a_stream() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=none tank $PWD/disk && zfs create tank/a && zfs snapshot tank/a@1 && \
+         zfs send tank/a@1 >stream; ((head -c 500 stream; sleep 3; tail -c +501 stream) | zfs receive -u tank/b >out 2>&1 &); \
+         until test -S ../state/control.sock; do sleep 0.05; done",
+    );
+    assert_eq!(made, "");
+    place.serve(&["--nfs-port", "0"]);
+    assert_eq!(
+        place.run("cat out; zfs list -Ho name -t snapshot tank/b"),
+        "tank/b@1\n"
+    );
+    place.stop();
+    judged(&place);
+}
+
 /// Blocks that come compressed are stored as they came, whatever the dataset's own compression is.
 #[test]
 fn compressed_blocks_stay_as_they_came() {

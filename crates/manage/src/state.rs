@@ -42,7 +42,18 @@ pub struct StateDirectory {
 /// Held while this process runs the pools of the state directory.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: File,
+    file: File,
+}
+
+/// What the lock file says, in its second line, of a process that ends with the commands that it works for.
+const WORKER_MARK: &str = "worker";
+
+impl StateLock {
+    /// Notes that this process works for commands and ends with them: a daemon that starts waits for it.
+    pub fn mark_worker(&mut self) {
+        // Without the note a daemon that starts is refused, as it is beside another daemon.
+        let _ = self.file.write_all(format!("{WORKER_MARK}\n").as_bytes());
+    }
 }
 
 /// A vdev of an imported pool, as remembered: what is shown of it while its disks are away.
@@ -254,17 +265,21 @@ impl StateDirectory {
         // The process that holds it, for people who look; the lock itself decides.
         let _ = file.set_len(0);
         let _ = file.write_all(format!("{}\n", std::process::id()).as_bytes());
-        Ok(Some(StateLock { _file: file }))
+        Ok(Some(StateLock { file }))
     }
 
     /// Returns the process that holds the lock, as far as it is known.
     #[must_use]
     pub fn lock_holder(&self) -> Option<u32> {
-        fs::read_to_string(self.path.join("lock"))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        let text = fs::read_to_string(self.path.join("lock")).ok()?;
+        text.lines().next()?.parse().ok()
+    }
+
+    /// Whether the lock is held by a process that works for commands and ends with them ([`StateLock::mark_worker`]).
+    #[must_use]
+    pub fn is_held_by_worker(&self) -> bool {
+        let text = fs::read_to_string(self.path.join("lock"));
+        text.is_ok_and(|text| text.lines().nth(1) == Some(WORKER_MARK))
     }
 
     /// Reads the list of imported pools; pools of an earlier boot that were to end with it are left

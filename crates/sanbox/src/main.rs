@@ -354,14 +354,7 @@ impl Invocation {
                 return Ok(Route::Locked(lock));
             }
             if began.elapsed() > LOCK_TIMEOUT {
-                bail!(
-                    "the state directory {} is in use{}",
-                    state.path().display(),
-                    state
-                        .lock_holder()
-                        .map(|pid| format!(" by process {pid}"))
-                        .unwrap_or_default()
-                );
+                bail!(in_use(state));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -446,9 +439,10 @@ fn start_worker(state: &StateDirectory) -> anyhow::Result<bool> {
 
 /// Opens the pools and works for commands until none is left.
 async fn work_for_commands(engine: Engine, state: StateDirectory) -> anyhow::Result<()> {
-    let Some(lock) = state.try_lock()? else {
+    let Some(mut lock) = state.try_lock()? else {
         return Ok(());
     };
+    lock.mark_worker();
     let config = manage::config::Config::read(&state.config())?;
     let appliance = Appliance::new(engine, state, config)?;
     let socket = appliance.state().socket();
@@ -464,7 +458,16 @@ fn cli_print(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
-/// Takes the lock for a daemon: a command at work is waited for, another daemon is not.
+fn in_use(state: &StateDirectory) -> String {
+    let holder = state.lock_holder();
+    let holder = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
+    format!(
+        "the state directory {} is in use{holder}",
+        state.path().display()
+    )
+}
+
+/// Takes the lock for a daemon: a command at work is waited for, and so is a process that works for commands; another daemon is not.
 async fn lock_for_daemon(state: &StateDirectory) -> anyhow::Result<StateLock> {
     let began = Instant::now();
     loop {
@@ -476,15 +479,8 @@ async fn lock_for_daemon(state: &StateDirectory) -> anyhow::Result<StateLock> {
             .ok()
             .flatten()
             .is_some();
-        if running || began.elapsed() > LOCK_TIMEOUT {
-            bail!(
-                "the state directory {} is in use{}",
-                state.path().display(),
-                state
-                    .lock_holder()
-                    .map(|pid| format!(" by process {pid}"))
-                    .unwrap_or_default()
-            );
+        if (running && !state.is_held_by_worker()) || began.elapsed() > LOCK_TIMEOUT {
+            bail!(in_use(state));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
