@@ -414,9 +414,13 @@ fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
                 here.serve(serve);
             }
             1 => {
+                // A command that comes while no daemon runs would do its work itself, and keep the daemon from starting.
+                check(&here, "touch down", "");
+                sleep(Duration::from_millis(300));
                 there.kill();
                 sleep(Duration::from_millis(80 * round));
                 there.serve(serve);
+                check(&here, "rm down", "");
             }
             _ => {
                 check(&here, "touch down", "");
