@@ -107,7 +107,7 @@ fn a_damaged_stream_ends_with_a_message() {
 }
 
 /// What `zfs send` of OpenZFS wrote and the arguments it was given, from the manifest's list: those that we send too.
-const SENT: [(&str, &str); 18] = [
+const SENT: [(&str, &str); 20] = [
     ("full", "s-send/fs@a"),
     ("full-L-e-c", "-L -e -c s-send/fs@a"),
     ("incr-a-b", "-i @a s-send/fs@b"),
@@ -123,6 +123,9 @@ const SENT: [(&str, &str); 18] = [
     ("vol-full", "s-send/vol@a"),
     ("vol-incr-c", "-c -i @a s-send/vol@b"),
     ("raw-plain", "-w s-send/big@a"),
+    // Without the key, which is not loaded.
+    ("raw-enc-full", "-w s-send/enc@a"),
+    ("raw-enc-incr", "-w -i @a s-send/enc@b"),
     ("clone-origin", "-i s-send/top/kid@r1 s-send/top/clone@r2"),
     ("full-props", "-p s-send/fs@a"),
     (
@@ -231,6 +234,36 @@ fn streams_are_those_of_openzfs_byte_for_byte() {
             "zfs send -nP {arguments}"
         );
     }
+}
+
+/// An encrypted dataset goes raw, without its key; with its properties, in no other way.
+#[test]
+fn encrypted_datasets_are_sent_raw_without_their_key() {
+    let golden = Golden::unpack("s-send").expect("unpack the golden pool");
+    let place = Place::new();
+    let import = format!(
+        "zpool import -d {} -o readonly=on -N s-send; zfs get -Ho value keystatus s-send/enc",
+        golden.directory().display()
+    );
+    assert_eq!(place.run(&import), "unavailable\n");
+    for arguments in ["-p s-send/enc@b", "-R s-send/enc@b"] {
+        let shown = place.run(&format!("zfs send {arguments} | wc -c"));
+        assert_eq!(
+            shown,
+            "0\n! cannot send s-send/enc@b: encrypted dataset s-send/enc may not be sent with properties without the raw flag\n\
+             ! warning: cannot send 's-send/enc@b': backup failed\n",
+            "zfs send {arguments}"
+        );
+    }
+    let shown = place.run("zfs send s-send/enc@b | wc -c");
+    assert_eq!(
+        shown,
+        "0\n! warning: cannot send 's-send/enc@b': encryption key not loaded\n"
+    );
+    let package = place.run(
+        "zfs send -w -R s-send/enc@b > sent; sanbox zstream dump sent | grep -c 'is_encroot\\|toguid = [^0]'",
+    );
+    assert_eq!(package, "3\n");
 }
 
 /// Streams that cannot be made: the words that scripts know, on standard error, with exit code 1, and nothing on standard output.

@@ -17,6 +17,12 @@ use crate::space::{self, charged, signed};
 use crate::types::{Estimate, SpaceInfo, Traffic};
 
 impl DslPool {
+    /// Returns a handle that keeps a dataset from being destroyed, without its object set: what is encrypted needs no key for that.
+    pub(crate) async fn hold_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        Ok(Dataset::new(self.clone(), state))
+    }
+
     /// Opens a dataset's objects and returns a handle.
     pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;

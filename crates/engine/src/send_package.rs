@@ -79,6 +79,8 @@ struct Sent {
     create_txg: u64,
     origin: Option<Origin>,
     properties: NvList,
+    /// Of an encrypted one: whether its keys are wrapped by a key of its own.
+    is_encryption_root: Option<bool>,
     /// The oldest first.
     snapshots: Vec<SentSnapshot>,
 }
@@ -148,8 +150,10 @@ impl PoolContext {
                 }),
                 None => None,
             };
+            let key = hierarchy.key_info(&info.name).await?;
             places.insert(info.name.clone(), all.len());
             all.push(Sent {
+                is_encryption_root: key.map(|key| key.root == info.name),
                 name: info.name,
                 guid: info.guid.0,
                 create_txg: info.create_txg.0,
@@ -217,12 +221,28 @@ fn plan(request: &SendPackageRequest, datasets: Vec<Sent>) -> SendPlan {
         plan: SendPlan::default(),
     };
     planner.choose(&datasets);
+    planner.check_encrypted(&datasets);
     planner.plan.head = planner.head(&datasets);
     planner.order(&datasets);
     planner.plan
 }
 
 impl Planner<'_> {
+    /// Properties of encrypted datasets go with raw streams alone: a receiver would need new keys for others.
+    // OpenZFS: lib/libzfs/libzfs_sendrecv.c, send_iterate_fs
+    fn check_encrypted(&mut self, datasets: &[Sent]) {
+        let mut chosen = self.chosen.iter().map(|(place, _)| &datasets[*place]);
+        let found = chosen.find(|sent| sent.is_encryption_root.is_some());
+        let Some(sent) = found.filter(|_| self.has_list() && !self.request.options.raw) else {
+            return;
+        };
+        self.plan.warnings.push(format!(
+            "cannot send {}: encrypted dataset {} may not be sent with properties without the raw flag",
+            self.request.snapshot, sent.name
+        ));
+        self.plan.incomplete = true;
+    }
+
     /// Chooses the datasets: those that have the snapshot.
     fn choose(&mut self, datasets: &[Sent]) {
         let request = self.request;
@@ -313,6 +333,9 @@ impl Planner<'_> {
             .with("parentfromsnap", parent_from);
         if let Some(origin) = &sent.origin {
             entry.insert("origin", origin.guid);
+        }
+        if sent.is_encryption_root == Some(true) {
+            entry.insert_flag("is_encroot");
         }
         if request.properties || request.received_only || request.recursive {
             entry.insert("props", sent.properties.clone());

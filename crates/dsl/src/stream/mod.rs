@@ -2,6 +2,7 @@
 //!
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
+mod raw;
 mod reader;
 mod receive;
 mod send;

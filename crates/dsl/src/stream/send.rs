@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use arc::SecondLevel;
 use dmu::{Objset, Services, Traversal, TraverseItem, TraverseOptions};
 use ondisk::stream::{
-    Begin, CryptParams, Object, ObjectExtent, Spill, StreamKind, StreamRecord, TO_THE_END, Write,
-    WriteEmbedded, begin_flags, record_flags, stream_feature,
+    Begin, CryptParams, Object, ObjectExtent, ObjectRange, Spill, StreamKind, StreamRecord,
+    TO_THE_END, Write, WriteEmbedded, begin_flags, record_flags, stream_feature,
 };
 use ondisk::{
     BlockPointer, ChecksumKind, Compression, DnodePhys, OLD_MAX_BLOCK_SIZE, ObjectId, ObjectType,
@@ -50,6 +50,8 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Blocks are sent compressed as they are stored (`-c`).
     pub compressed: bool,
+    /// All that above, and blocks of encrypted datasets are sent encrypted, as they are stored; their key is not needed (`-w`).
+    pub raw: bool,
     /// Nothing is read and no payload is written: for the size alone (`-n`).
     pub dry_run: bool,
 }
@@ -63,6 +65,8 @@ pub struct SendFrom {
     pub creation_txg: Txg,
     /// It belongs to another dataset, of which the one sent is a clone.
     pub is_clone: bool,
+    /// Of an encrypted dataset: identity of the set of its IVs, else 0.
+    pub ivset_guid: u64,
 }
 
 /// Where an interrupted stream goes on.
@@ -80,7 +84,7 @@ type Reading = JoinHandle<std::result::Result<Payload, ZioError>>;
 /// Bytes of a block as they are sent.
 struct Payload {
     bytes: IoBuf,
-    /// They are compressed as stored.
+    /// They are as stored: compressed, or encrypted.
     compressed: bool,
 }
 
@@ -89,6 +93,8 @@ enum Planned {
     Dnode {
         object: u64,
         dnode: Box<DnodePhys>,
+        /// Of a raw stream: the bonus area as it is stored.
+        raw_bonus: Option<IoBuf>,
         /// An older spill block that goes along, so that a receiver never has to keep one.
         spill: Option<(BlockPointer, Option<Reading>)>,
     },
@@ -96,6 +102,10 @@ enum Planned {
     FreeObjects {
         first: u64,
         count: u64,
+    },
+    ObjectRange {
+        first: u64,
+        bp: BlockPointer,
     },
     Block {
         object: u64,
@@ -120,6 +130,16 @@ struct Current {
     max_block_id: u64,
 }
 
+/// What a stream is made of.
+pub(super) struct SendSource {
+    /// Held while the stream is made.
+    pub(super) snapshot: Dataset,
+    /// Its object set; of a raw stream, without keys.
+    pub(super) objset: Objset,
+    /// Of a raw stream: what its BEGIN says of the keys.
+    pub(super) keys: Option<NvList>,
+}
+
 /// A stream of one snapshot under way. The snapshot cannot be destroyed while it exists.
 pub struct Sender {
     /// Held, not used again.
@@ -134,6 +154,8 @@ pub struct Sender {
     /// Objects the table of dnodes has room for, and the shift of its pointers.
     objects_max: u64,
     table_shift: u32,
+    /// Of a raw stream: the block of dnodes that the traversal visits, and its number.
+    table: Option<(u64, IoBuf)>,
     current: Current,
     ahead: VecDeque<Planned>,
     ahead_bytes: u64,
@@ -158,25 +180,39 @@ impl Sender {
     ///
     /// # Errors
     /// Of reading the snapshot's root and master node, and the object to go on with.
-    pub async fn new(
-        snapshot: Dataset,
+    pub(super) async fn new(
+        source: SendSource,
         from: Option<SendFrom>,
         options: SendOptions,
         resume: Option<SendResume>,
     ) -> Result<Self> {
-        let objset = snapshot.objset();
+        let SendSource {
+            snapshot,
+            objset,
+            keys,
+        } = source;
         let mut features = features(&snapshot, &objset, options).await?;
-        let (mut list, mut first) = (Vec::new(), None);
+        let (mut list, mut first) = (NvList::new(), None);
+        if keys.is_some() {
+            features |= stream_feature::RAW;
+        }
         if let Some(SendResume { object, offset }) = resume {
             features |= stream_feature::RESUMING;
-            list = NvList::new()
+            list = list
                 .with("resume_object", object)
-                .with("resume_offset", offset)
-                .encode_native();
+                .with("resume_offset", offset);
             let info = objset.object_info(ObjectId(object)).await?;
             let block = offset / u64::from(info.block_size.max(1));
             first = Some((ObjectId(object), block));
         }
+        if let Some(keys) = keys {
+            list = list.with("crypt_keydata", keys);
+        }
+        let list = if list.is_empty() {
+            Vec::new()
+        } else {
+            list.encode_native()
+        };
         let phys = snapshot.state().phys();
         let services = objset.services().clone();
         let from_txg = from.map_or(Txg(0), |from| from.creation_txg);
@@ -206,7 +242,7 @@ impl Sender {
             to_guid: phys.guid,
             from_guid: from.map_or(0, |from| from.guid),
             to_name: snapshot.name().into_bytes(),
-            payload_len: u32::try_from(list.len()).expect("a list of two numbers"),
+            payload_len: u32::try_from(list.len()).expect("a list of numbers and keys"),
         };
         writer.put(&StreamRecord::Begin(begin), &list);
         Ok(Self {
@@ -219,6 +255,7 @@ impl Sender {
             from_txg,
             objects_max: 0,
             table_shift: 0,
+            table: None,
             current: Current::default(),
             ahead: VecDeque::new(),
             ahead_bytes: 0,
@@ -267,7 +304,12 @@ impl Sender {
             && self.ahead.len() < READ_AHEAD_RECORDS
         {
             match self.traversal.next().await? {
-                Some(item) => self.plan(item)?,
+                Some(item) => {
+                    if self.has(stream_feature::RAW) {
+                        self.plan_raw(&item).await?;
+                    }
+                    self.plan(item)?;
+                }
                 None => self.visited_all = true,
             }
         }
@@ -360,9 +402,11 @@ impl Sender {
                 (bp, self.read(object, &bp, SPILL_BLOCK))
             }
         });
+        let raw_bonus = self.raw_bonus(object, &dnode);
         self.ahead.push_back(Planned::Dnode {
             object,
             dnode,
+            raw_bonus,
             spill,
         });
     }
@@ -407,6 +451,52 @@ impl Sender {
         }));
     }
 
+    /// Before the dnodes of a block of an encrypted table comes what opens them.
+    async fn plan_raw(&mut self, item: &TraverseItem) -> Result<()> {
+        if item.object.0 != 0 || item.level != 0 || item.bp.is_hole() || item.dnode.is_some() {
+            return Ok(());
+        }
+        let props = ReadProps {
+            class: IoClass::SyncRead,
+            bookmark: Bookmark {
+                objset: self.objset,
+                object: 0,
+                level: 0,
+                block: item.block,
+            },
+        };
+        // The traversal has read it just before: it is in memory.
+        let read = self
+            .services
+            .cache()
+            .read_for(&item.bp, props, SecondLevel::Nothing, None);
+        let bytes = read.await.map_err(|source| dmu::DmuError::Read {
+            objset: self.objset,
+            object: ObjectId(0),
+            level: 0,
+            block: item.block,
+            source: std::sync::Arc::new(source),
+        })?;
+        self.table = Some((item.block, bytes));
+        self.ahead.push_back(Planned::ObjectRange {
+            first: item.block.saturating_mul(TABLE_BLOCK >> DNODE_SHIFT),
+            bp: item.bp,
+        });
+        Ok(())
+    }
+
+    /// The bonus area of a dnode as it is stored, to its end: all of it is encrypted together.
+    fn raw_bonus(&self, object: u64, dnode: &DnodePhys) -> Option<IoBuf> {
+        let (block, bytes) = self.table.as_ref()?;
+        if dnode.is_free() || dnode.bonus.is_empty() {
+            return None;
+        }
+        let first = block.checked_mul(TABLE_BLOCK >> DNODE_SHIFT)?;
+        let at = to_usize(object.checked_sub(first)?) << DNODE_SHIFT;
+        let area = super::raw::bonus_area(dnode);
+        (at + area.end <= bytes.len()).then(|| bytes.slice(at + area.start..at + area.end))
+    }
+
     fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
     }
@@ -433,6 +523,10 @@ impl Sender {
             && !bp.object_type().is_metadata()
     }
 
+    fn is_sent_raw(&self, bp: &BlockPointer) -> bool {
+        self.has(stream_feature::RAW) && bp.uses_crypt()
+    }
+
     /// Begins to read a block. What is not in memory is read past the cache, which others need more.
     fn read(&mut self, object: u64, bp: &BlockPointer, block: u64) -> Option<Reading> {
         self.ahead_bytes += bp.lsize();
@@ -440,6 +534,7 @@ impl Sender {
             return None;
         }
         let compressed = self.is_sent_compressed(bp);
+        let raw = self.is_sent_raw(bp);
         let (cache, store, bp) = (
             self.services.cache().clone(),
             self.services.store().clone(),
@@ -457,6 +552,13 @@ impl Sender {
             bookmark,
         };
         Some(self.services.handle.spawn("read of a send", async move {
+            if raw {
+                let bytes = store.read_stored(&bp, props).await?;
+                return Ok(Payload {
+                    bytes,
+                    compressed: true,
+                });
+            }
             if compressed {
                 let forms = store.read_forms(&bp, props, None).await?;
                 if let Some(bytes) = forms.stored {
@@ -488,15 +590,26 @@ impl Sender {
             Planned::Dnode {
                 object,
                 dnode,
+                raw_bonus,
                 spill,
             } => {
-                self.write_dnode(object, &dnode);
+                self.write_dnode(object, &dnode, raw_bonus.as_deref());
                 if let Some((bp, reading)) = spill {
                     self.write_spill(object, &bp, reading).await?;
                 }
             }
             Planned::Hole(extent) => self.writer.free(extent),
             Planned::FreeObjects { first, count } => self.free_objects(first, count),
+            Planned::ObjectRange { first, bp } => {
+                let record = ObjectRange {
+                    first_object: first,
+                    slots: TABLE_BLOCK >> DNODE_SHIFT,
+                    to_guid: self.to_guid,
+                    crypt: super::raw::params_of(&bp),
+                    flags: 0,
+                };
+                self.writer.put(&StreamRecord::ObjectRange(record), &[]);
+            }
             Planned::Spill {
                 object,
                 bp,
@@ -563,7 +676,7 @@ impl Sender {
         }
     }
 
-    fn write_dnode(&mut self, object: u64, dnode: &DnodePhys) {
+    fn write_dnode(&mut self, object: u64, dnode: &DnodePhys, raw_bonus: Option<&[u8]>) {
         if dnode.is_free() {
             self.free_objects(object, 1);
             return;
@@ -575,7 +688,7 @@ impl Sender {
             block_size.min(OLD_MAX_BLOCK_SIZE)
         };
         let has_spill = dnode.spill.is_some();
-        let record = Object {
+        let mut record = Object {
             object,
             object_type: u32::from(dnode.object_type.0),
             bonus_type: u32::from(dnode.bonus_type.0),
@@ -592,7 +705,19 @@ impl Sender {
             block_pointers: 0,
             max_block_id: 0,
         };
-        self.writer.put(&StreamRecord::Object(record), &dnode.bonus);
+        if self.has(stream_feature::RAW) {
+            // What a receiver needs to put the same dnode together.
+            record.indirect_shift = dnode.indirect_shift;
+            record.levels = dnode.levels;
+            record.block_pointers =
+                u8::try_from(dnode.block_pointers.len()).expect("at most three pointers");
+            record.max_block_id = dnode.max_block_id;
+        }
+        let bonus = raw_bonus.unwrap_or(&dnode.bonus);
+        if raw_bonus.is_some() {
+            record.raw_bonus_len = u32::try_from(bonus.len()).expect("a bonus is at most 16 KiB");
+        }
+        self.writer.put(&StreamRecord::Object(record), bonus);
         self.writer.free(ObjectExtent {
             object,
             offset: dnode
@@ -618,7 +743,7 @@ impl Sender {
         }
         let payload = self.payload(object, bp, SPILL_BLOCK, reading).await?;
         let unmodified = bp.birth() <= self.from_txg;
-        let record = Spill {
+        let mut record = Spill {
             object,
             length: bp.lsize(),
             to_guid: self.to_guid,
@@ -628,6 +753,11 @@ impl Sender {
             crypt: CryptParams::default(),
             object_type: 0,
         };
+        if self.is_sent_raw(bp) {
+            record.compression = bp.compression().0;
+            record.compressed_size = bp.psize();
+            record.crypt = super::raw::params_of(bp);
+        }
         let bytes = payload.as_ref().map(|payload| &payload.bytes[..]);
         self.put(&StreamRecord::Spill(record), bytes);
         Ok(())
@@ -683,11 +813,18 @@ impl Sender {
             }
             return;
         }
-        if payload.map_or(self.is_sent_compressed(bp), |payload| payload.compressed) {
+        let raw = self.is_sent_raw(bp);
+        if raw {
+            record.crypt = super::raw::params_of(bp);
+        }
+        if payload.map_or(raw || self.is_sent_compressed(bp), |payload| {
+            payload.compressed
+        }) {
             record.compression = bp.compression().0;
             record.compressed_size = bp.psize();
         }
-        if !bp.is_embedded() {
+        // The sum of an encrypted block says nothing of its plain bytes.
+        if !bp.is_embedded() && (raw || !bp.uses_crypt()) {
             record.checksum = bp.checksum_kind().0;
             if is_trusted_by_dedup(bp.checksum_kind()) {
                 record.flags |= record_flags::CHECKSUM_CAN_DEDUP;
@@ -695,7 +832,8 @@ impl Sender {
             record.key_checksum = bp.checksum();
             record.key_prop = (bp.lsize() / 512 - 1)
                 | (bp.psize() / 512 - 1) << 16
-                | u64::from(bp.compression().0) << 32;
+                | u64::from(bp.compression().0) << 32
+                | u64::from(raw) << 39;
         }
         let bytes = payload.map(|whole| &whole.bytes[..]);
         self.put(&StreamRecord::Write(record), bytes);
@@ -719,17 +857,19 @@ async fn features(snapshot: &Dataset, objset: &Objset, options: SendOptions) -> 
     let pool = snapshot.pool_features();
     let state = snapshot.state();
     let of_dataset = |name: &str| state.features.borrow().contains(name);
+    let encrypted = objset.root().uses_crypt();
     let mut all = 0;
     if objset.kind() == ObjsetType::ZFS && zpl_version(objset).await? >= 5 {
         all |= stream_feature::SA_SPILL;
     }
-    if options.large_blocks && of_dataset("large_blocks") {
+    if (options.large_blocks || options.raw) && of_dataset("large_blocks") {
         all |= stream_feature::LARGE_BLOCKS;
     }
-    if options.embedded && pool.is_active("embedded_data") {
+    // Encrypted datasets have no embedded blocks.
+    if (options.embedded || options.raw) && !encrypted && pool.is_active("embedded_data") {
         all |= stream_feature::EMBED_DATA;
     }
-    if options.compressed {
+    if options.compressed || options.raw {
         all |= stream_feature::COMPRESSED;
     }
     if all & (stream_feature::EMBED_DATA | stream_feature::COMPRESSED) != 0
@@ -737,7 +877,7 @@ async fn features(snapshot: &Dataset, objset: &Objset, options: SendOptions) -> 
     {
         all |= stream_feature::LZ4;
     }
-    if options.compressed && of_dataset("zstd_compress") {
+    if (options.compressed || options.raw) && of_dataset("zstd_compress") {
         all |= stream_feature::ZSTD;
     }
     if of_dataset("large_dnode") {

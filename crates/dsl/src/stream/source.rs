@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use super::send::{SendFrom, SendOptions, SendResume, Sender};
+use super::send::{SendFrom, SendOptions, SendResume, SendSource, Sender};
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
@@ -26,7 +26,7 @@ impl Hierarchy {
         options: SendOptions,
         resume: Option<SendResume>,
     ) -> Result<Sender> {
-        let (snapshot, from) = {
+        let (source, from) = {
             let pool = self.pool();
             let _names = pool.config.read().await;
             let found = pool.find(snapshot).await?;
@@ -35,14 +35,29 @@ impl Hierarchy {
                     name: snapshot.into(),
                 });
             }
-            let dataset = pool.open_dataset(found).await?;
+            let raw = options.raw && pool.key_object(&found.dir).await?.is_some();
+            let dataset = if raw {
+                pool.hold_dataset(found).await?
+            } else {
+                pool.open_dataset(found).await?
+            };
             let from = match from {
                 Some(from) => Some(pool.send_from(&dataset, from).await?),
                 None => None,
             };
-            (dataset, from)
+            let source = if raw {
+                let ivset = from.map_or(0, |from| from.ivset_guid);
+                pool.raw_source(dataset, ivset).await?
+            } else {
+                SendSource {
+                    objset: dataset.objset(),
+                    snapshot: dataset,
+                    keys: None,
+                }
+            };
+            (source, from)
         };
-        Sender::new(snapshot, from, options, resume).await
+        Sender::new(source, from, options, resume).await
     }
 }
 
@@ -63,6 +78,7 @@ impl DslPool {
                 guid: bookmark.guid,
                 creation_txg: Txg(bookmark.creation_txg),
                 is_clone: false,
+                ivset_guid: bookmark.ivset_guid,
             };
             (from_dir, source)
         } else {
@@ -75,6 +91,7 @@ impl DslPool {
                 guid: state.phys().guid,
                 creation_txg: Txg(state.phys().creation_txg),
                 is_clone: found.dir.object != dir.object,
+                ivset_guid: self.ivset_guid(state.object).await?,
             };
             (found.dir, source)
         };

@@ -222,6 +222,6 @@ fn write_list_header(out: &mut Vec<u8>, list: &NvList) {
     out.extend_from_slice(&0u32.to_le_bytes());
     out.extend_from_slice(&list.flags.to_le_bytes());
     out.extend_from_slice(&0u64.to_le_bytes());
-    out.extend_from_slice(&list.flags.to_le_bytes());
+    out.extend_from_slice(&0u32.to_le_bytes());
     out.extend_from_slice(&0u32.to_le_bytes());
 }

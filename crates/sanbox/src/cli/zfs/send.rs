@@ -139,7 +139,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             single: true,
             ..package_request(name, &options)
         };
-        plan.head = planned(session, &pool, request).await?.head;
+        let package = planned(session, &pool, request).await?;
+        check_warnings(session, name, &package)?;
+        plan.head = package.head;
     }
     send(session, &pool, &plan, &options).await
 }
@@ -204,23 +206,26 @@ async fn send_several(
     // Without a place to count from, -R sends all snapshots.
     request.all_between |= options.recursive && request.from.is_none();
     let plan = planned(session, pool, request).await?;
+    check_warnings(session, name, &plan)?;
+    send(session, pool, &plan, options).await?;
+    if plan.incomplete {
+        return Err(Exit(1));
+    }
+    Ok(())
+}
+
+/// Tells what is not as asked for, and fails where nothing is sent then.
+fn check_warnings(session: &Session, name: &str, plan: &SendPlan) -> Outcome {
     for warning in &plan.warnings {
         session.out.error(warning);
     }
     if plan.incomplete && plan.streams.is_empty() {
         return Err(Exit(1));
     }
-    // A dataset below that has no such snapshot: nothing is sent.
-    if plan
-        .warnings
-        .iter()
-        .any(|text| text.starts_with("cannot send"))
-    {
+    // A dataset below that has no such snapshot, or may not be sent so: nothing is sent.
+    let refused = |text: &String| text.starts_with("cannot send");
+    if plan.warnings.iter().any(refused) {
         return Err(session.fail(format!("warning: cannot send '{name}': backup failed")));
-    }
-    send(session, pool, &plan, options).await?;
-    if plan.incomplete {
-        return Err(Exit(1));
     }
     Ok(())
 }
@@ -290,6 +295,7 @@ fn may_contain(token: &NvList, stream: &mut SendOptions) {
     stream.large_blocks |= token.has("largeblockok");
     stream.embedded |= token.has("embedok");
     stream.compressed |= token.has("compressok");
+    stream.raw |= token.has("rawok");
 }
 
 /// A snapshot or bookmark by its guid: of the dataset named in the token, else of those around it.
@@ -335,6 +341,7 @@ fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
                 large_blocks: true,
                 embedded: true,
                 compressed: true,
+                raw: true,
                 dry_run: false,
             };
         }
