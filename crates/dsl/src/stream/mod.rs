@@ -6,6 +6,7 @@ mod raw;
 mod reader;
 mod receive;
 mod send;
+mod send_source;
 mod source;
 mod target;
 mod writer;

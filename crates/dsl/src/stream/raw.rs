@@ -13,7 +13,7 @@ use ondisk::stream::CryptParams;
 use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType};
 
 use super::NvList;
-use super::send::SendSource;
+use super::send_source::SendSource;
 use crate::dataset::Dataset;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};

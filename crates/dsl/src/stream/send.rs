@@ -23,6 +23,7 @@ use runtime::{IoBuf, JoinHandle};
 use zio::{Bookmark, IoClass, ReadProps, ZioError};
 
 use super::NvList;
+use super::send_source::SendSource;
 use super::writer::StreamWriter;
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
@@ -128,16 +129,6 @@ struct Current {
     block_size: u64,
     indirect_shift: u32,
     max_block_id: u64,
-}
-
-/// What a stream is made of.
-pub(super) struct SendSource {
-    /// Held while the stream is made.
-    pub(super) snapshot: Dataset,
-    /// Its object set; of a raw stream, without keys.
-    pub(super) objset: Objset,
-    /// Of a raw stream: what its BEGIN says of the keys.
-    pub(super) keys: Option<NvList>,
 }
 
 /// A stream of one snapshot under way. The snapshot cannot be destroyed while it exists.

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use super::send::{SendFrom, SendOptions, SendResume, SendSource, Sender};
+use super::send::{SendFrom, SendOptions, SendResume, Sender};
+use super::send_source::SendSource;
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
