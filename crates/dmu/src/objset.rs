@@ -291,24 +291,12 @@ impl Objset {
 
     /// Sets `os_flags` in `tx`'s group.
     pub fn set_flags(&self, flags: u64, tx: &Tx) {
-        self.0
-            .header
-            .borrow_mut()
-            .pending
-            .entry(tx.txg())
-            .or_default()
-            .flags = Some(flags);
+        self.change_header(tx, |change| change.flags = Some(flags));
     }
 
     /// Sets the portable MAC of an object set that comes encrypted, in `tx`'s group. With keys it is computed, and this does nothing.
     pub fn set_portable_mac(&self, mac: [u8; 32], tx: &Tx) {
-        self.0
-            .header
-            .borrow_mut()
-            .pending
-            .entry(tx.txg())
-            .or_default()
-            .portable_mac = Some(mac);
+        self.change_header(tx, |change| change.portable_mac = Some(mac));
     }
 
     /// The intent log's header as last set.
@@ -325,13 +313,7 @@ impl Objset {
 
     /// Sets the intent log's header in `tx`'s group.
     pub fn set_zil_header(&self, zil: ZilHeader, tx: &Tx) {
-        self.0
-            .header
-            .borrow_mut()
-            .pending
-            .entry(tx.txg())
-            .or_default()
-            .zil = Some(zil);
+        self.change_header(tx, |change| change.zil = Some(zil));
     }
 
     /// Drops an intent log header that came with the block but belongs to another objset (a clone begins with its
@@ -342,12 +324,13 @@ impl Objset {
 
     /// Makes the sync of `tx`'s group write the objset block even if no object changed.
     pub fn mark_dirty(&self, tx: &Tx) {
-        self.0
-            .header
-            .borrow_mut()
-            .pending
-            .entry(tx.txg())
-            .or_default();
+        self.change_header(tx, |_| {});
+    }
+
+    /// Changes what the sync of `tx`'s group writes into the objset block, and makes it write the block.
+    fn change_header(&self, tx: &Tx, change: impl FnOnce(&mut HeaderChange)) {
+        let mut header = self.0.header.borrow_mut();
+        change(header.pending.entry(tx.txg()).or_default());
     }
 
     /// Whether the sync of `txg` has anything to write.

@@ -12,6 +12,7 @@
 
 mod dispatch;
 pub mod exports;
+mod file_type;
 mod handle;
 mod limits;
 mod mount;

@@ -63,6 +63,17 @@ impl Random {
         let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
         usize::try_from(value).expect("31 bits") % below
     }
+
+    /// Changes up to three bytes of a record, and cuts one record in three.
+    fn damage(&mut self, record: &mut Vec<u8>) {
+        for _ in 0..self.next(4) {
+            let at = self.next(record.len());
+            record[at] = [0, 1, 0x7f, 0x80, 0xff][self.next(5)];
+        }
+        if self.next(3) == 0 {
+            record.truncate(self.next(record.len()));
+        }
+    }
 }
 
 #[test]
@@ -75,13 +86,7 @@ fn damaged_calls_are_answered_briefly_or_not_at_all() {
             [(100_003, 3), (100_005, 3), (100_000, 2), (100_000, 4)][random.next(4)];
         let procedure = u32::try_from(random.next(24)).expect("small");
         let mut record = message(round, program, version, procedure);
-        for _ in 0..random.next(4) {
-            let at = random.next(record.len());
-            record[at] = [0, 1, 0x7f, 0x80, 0xff][random.next(5)];
-        }
-        if random.next(3) == 0 {
-            record.truncate(random.next(record.len()));
-        }
+        random.damage(&mut record);
         if let Some(reply) = call(&server, record) {
             answered += 1;
             assert!(reply.len() < 1024, "round {round}: {} bytes", reply.len());
@@ -197,13 +202,7 @@ fn damaged_compounds_are_answered_briefly_or_not_at_all() {
             .collect();
         let minor = u32::try_from(random.next(4)).expect("small");
         let mut record = compound(round, minor, &chosen);
-        for _ in 0..random.next(4) {
-            let at = random.next(record.len());
-            record[at] = [0, 1, 0x7f, 0x80, 0xff][random.next(5)];
-        }
-        if random.next(3) == 0 {
-            record.truncate(random.next(record.len()));
-        }
+        random.damage(&mut record);
         if let Some(reply) = call(&server, record) {
             answered += 1;
             assert!(reply.len() < 8192, "round {round}: {} bytes", reply.len());

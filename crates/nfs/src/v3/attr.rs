@@ -1,6 +1,6 @@
 //! Attributes on the wire: `fattr3`, `sattr3`, and weak cache consistency data (RFC 1813, section 2.6).
 
-use super::ftype;
+use crate::file_type::file_type_number;
 use crate::xdr::{Malformed, Reader, Result, Writer};
 use engine::{Attr, Change, SetAttr, SetTime, Timestamp, WccAttr};
 
@@ -34,7 +34,7 @@ pub(super) fn read_time(r: &mut Reader<'_>) -> Result<Timestamp> {
 
 /// Writes `fattr3`, 84 bytes.
 pub(super) fn fattr(w: &mut Writer, attr: &Attr) {
-    w.u32(ftype(attr.file_type)).u32(attr.mode);
+    w.u32(file_type_number(attr.file_type)).u32(attr.mode);
     w.u32(u32::try_from(attr.links).unwrap_or(u32::MAX))
         .u32(attr.uid)
         .u32(attr.gid);

@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Credential, Refusal};
 use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
-use engine::{Access, Attr, FileType, FsError, IoBuf};
+use engine::{Access, Attr, FsError, IoBuf};
 use status::Status;
 use std::net::SocketAddr;
 
@@ -404,18 +404,5 @@ impl Target {
         } else {
             Err(FsError::ReadOnly)
         }
-    }
-}
-
-/// Returns the number of a file type on the wire (RFC 1813, section 2.3.5, ftype3).
-fn ftype(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::Block => 3,
-        FileType::Character => 4,
-        FileType::Symlink => 5,
-        FileType::Socket => 6,
-        FileType::Fifo => 7,
     }
 }

@@ -4,8 +4,9 @@
 use super::bitmap::Bitmap;
 use super::operation::{RawAttributes, time};
 use super::status::Status;
+use crate::file_type::file_type_number;
 use crate::xdr::{Reader, Writer};
-use engine::{Attr, FileType, FsStat, SetAttr, SetTime, Timestamp};
+use engine::{Attr, FsStat, SetAttr, SetTime, Timestamp};
 
 /// Attribute numbers.
 pub(super) mod number {
@@ -247,7 +248,7 @@ impl Described<'_> {
     fn of_file(&self, w: &mut Writer, number: u32) {
         let attr = self.attr;
         match number {
-            n::TYPE => w.u32(file_type(attr.file_type)),
+            n::TYPE => w.u32(file_type_number(attr.file_type)),
             n::CHANGE => w.u64(attr.change),
             n::SIZE => w.u64(attr.size),
             n::FSID => w.u64(attr.fsid).u64(0),
@@ -388,19 +389,6 @@ fn checked(time: Timestamp) -> Result<Timestamp, Status> {
 
 fn write_time(w: &mut Writer, time: Timestamp) -> &mut Writer {
     w.u64(time.seconds.cast_unsigned()).u32(time.nanoseconds)
-}
-
-/// Returns the number of a file type on the wire (`nfs_ftype4`).
-fn file_type(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::Block => 3,
-        FileType::Character => 4,
-        FileType::Symlink => 5,
-        FileType::Socket => 6,
-        FileType::Fifo => 7,
-    }
 }
 
 #[cfg(test)]
