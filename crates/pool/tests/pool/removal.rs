@@ -224,7 +224,7 @@ fn interrupted_evacuations_go_on() {
                 let txg = find(&handle, disks).await[0].txg;
                 let pool = import_with(&handle, disks, &tuning).await;
                 pool.pause_removal(true);
-                log.now = log.at(txg);
+                log.roll_back(txg);
                 let what = format!("seed {seed} round {round}");
                 compare(&root(&pool).await, &log.now, &what).await;
                 pool.export().await.expect("export");

@@ -34,6 +34,25 @@ impl Recorder {
             .map(|(_, model)| (**model).clone())
             .unwrap_or_default()
     }
+
+    /// Goes on from group `txg`, the newest complete one after a power cut. Groups have the numbers of those that were lost again,
+    /// and one without a change records nothing: what the lost ones recorded must not be taken for theirs.
+    pub(crate) fn roll_back(&mut self, txg: u64) {
+        self.now = self.at(txg);
+        self.by_txg.retain(|recorded, _| *recorded <= txg);
+    }
+}
+
+#[test]
+fn groups_that_were_lost_record_nothing() {
+    let mut recorder = Recorder::default();
+    recorder.now.insert(1, Vec::new());
+    recorder.record(Txg(5));
+    recorder.now.insert(2, Vec::new());
+    recorder.record(Txg(9));
+    recorder.roll_back(7);
+    assert_eq!(Vec::from_iter(recorder.now.keys()), [&1]);
+    assert_eq!(recorder.at(10), recorder.now, "9 was another group since");
 }
 
 const LONGEST: u64 = 600_000;
