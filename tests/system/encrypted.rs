@@ -18,7 +18,7 @@ use crate::intent_log::as_acknowledged;
 use crate::written_pools::{Model, bytes, create, fill_directory, verify};
 
 /// The wrapping key of an encryption root in hexadecimal digits, derived by other code than ours.
-fn wrapping_key(golden: &Golden, root: &str, format: KeyFormat) -> Result<String> {
+pub(crate) fn wrapping_key(golden: &Golden, root: &str, format: KeyFormat) -> Result<String> {
     let entry = &golden.manifest["keys"][root];
     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
     let KeyFormat::Passphrase { salt, iterations } = format else {
@@ -34,7 +34,7 @@ fn wrapping_key(golden: &Golden, root: &str, format: KeyFormat) -> Result<String
 }
 
 /// A line for each object of a dataset, as `refpool` prints it.
-fn sums(pool: &PoolHandle, dataset: &str) -> Result<Vec<String>> {
+pub(crate) fn sums(pool: &PoolHandle, dataset: &str) -> Result<Vec<String>> {
     let (mut lines, mut after) = (Vec::new(), 0);
     loop {
         let some = block_on(pool.object_sums(dataset, after))?;

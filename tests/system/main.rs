@@ -12,6 +12,7 @@ mod crossing;
 mod daemon;
 mod draid;
 mod encrypted;
+mod encrypted_changes;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

@@ -181,7 +181,6 @@ impl DslPool {
             .find_dir(parts.head)
             .await?
             .ok_or_else(|| missing(parts.head))?;
-        self.require_plain(&dir).await?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let short = parts.bookmark.expect("the name was checked");
         if let Some(map) = self.bookmarks_of(head).await?
@@ -254,6 +253,7 @@ impl DslPool {
     async fn bookmark_of_snapshot(
         self: &Rc<Self>,
         snapshot: &DslDatasetPhys,
+        ivset_guid: u64,
     ) -> Result<BookmarkPhys> {
         let is_v2 =
             self.features.is_enabled("bookmark_written") && self.features.is_enabled("bookmark_v2");
@@ -264,6 +264,10 @@ impl DslPool {
             is_v2,
             ..BookmarkPhys::default()
         };
+        if ivset_guid != 0 {
+            // A raw stream from the bookmark needs it. OpenZFS: module/zfs/dsl_bookmark.c, dsl_bookmark_create_sync_impl_snap
+            (bookmark.is_v2, bookmark.ivset_guid) = (true, ivset_guid);
+        }
         if is_v2 {
             bookmark.flags = bookmark_flags::HAS_SPACE | bookmark_flags::SNAPSHOT_EXISTS;
             bookmark.referenced = [
@@ -298,7 +302,9 @@ impl DslPool {
         let (bookmark, of) = match source {
             BookmarkSource::Snapshot(state) => {
                 let text = format!("target_snap={}", state.object);
-                (self.bookmark_of_snapshot(&state.phys()).await?, text)
+                let ivset_guid = self.ivset_guid(state.object).await?;
+                let phys = state.phys();
+                (self.bookmark_of_snapshot(&phys, ivset_guid).await?, text)
             }
             BookmarkSource::Bookmark(mut bookmark) => {
                 bookmark.redaction_obj = 0;
@@ -497,7 +503,8 @@ impl DslPool {
     ) -> Result<()> {
         for (name, old) in self.bookmarks_with_space(head).await? {
             if old.creation_txg == snapshot.creation_txg {
-                let mut bookmark = self.bookmark_of_snapshot(snapshot).await?;
+                let bookmark = self.bookmark_of_snapshot(snapshot, old.ivset_guid);
+                let mut bookmark = bookmark.await?;
                 bookmark.redaction_obj = old.redaction_obj;
                 self.store_bookmark(head, &name, &bookmark, tx).await?;
             }

@@ -105,7 +105,6 @@ impl DslPool {
             return Err(DslError::WrongKind { name: name.into() });
         }
         let dir = found.dir;
-        self.require_plain(&dir).await?;
         if dir.parent().is_none() {
             // OpenZFS words it so: the pool is destroyed instead.
             return Err(DslError::WrongKind { name: name.into() });
@@ -297,6 +296,7 @@ impl DslPool {
         }
         let name = dir.name.borrow().clone();
         zap::remove(mos, ObjectId(parent.phys().child_dir_zapobj), &name, tx).await?;
+        self.release_key(dir, tx).await?;
         self.free_zapified(dir.object, tx).await?;
         self.loaded.remove_dir(dir.object);
         Ok(())
@@ -367,7 +367,6 @@ impl DslPool {
             return Err(DslError::CrossPool);
         }
         let dir = found.dir;
-        self.require_plain(&dir).await?;
         if dir.parent().is_none() {
             return Err(DslError::WrongKind { name: from.into() });
         }
@@ -393,6 +392,7 @@ impl DslPool {
         self.check_new_names(&dir, from, to).await?;
         let old_parent = dir.parent().expect("not the root");
         if old_parent.object != parent.object {
+            self.check_rename_within_root(&dir, &parent).await?;
             self.check_transfer(&dir, &parent)?;
             let count = self
                 .dir_count(&dir, zapified_keys::FILESYSTEM_COUNT)

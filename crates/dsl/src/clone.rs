@@ -155,7 +155,6 @@ impl DslPool {
                 name: snapshot.into(),
             });
         }
-        self.require_plain(&found.dir).await?;
         namecheck::check(name, DatasetKind::Filesystem)?;
         let pool_name = self.pool_name();
         let in_pool = name
@@ -180,6 +179,7 @@ impl DslPool {
         let flags = origin.phys().flags & kept;
         let kind = self.kind_of(&origin.dir()).await?;
         let state = self.create_head_from(&dir, origin, flags, tx).await?;
+        self.share_key(&origin.dir(), &dir, tx).await?;
         dir.kind.set(Some(kind));
         let found = Found {
             dir,
@@ -196,7 +196,7 @@ impl DslPool {
     async fn clear_zil_header(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
         let header = self.zil_header_of(state.object, &state.phys().bp).await?;
         if header != ZilHeader::default() {
-            self.open_objset(state).await?;
+            self.open_objset_as_possible(state).await?;
             let objset = state.objset().expect("it was opened just now");
             objset.set_zil_header(ZilHeader::default(), tx);
             if let Some(log) = state.log() {
@@ -238,7 +238,6 @@ impl DslPool {
         if found.snapshot.is_some() || origin_object.0 == 0 || self.is_origin_snap(origin_object) {
             return Err(not_a_clone());
         }
-        self.require_plain(&dir).await?;
         let clone = self.load_dataset(found.dataset, None).await?;
         if clone.phys().flags & dataset_flags::NOPROMOTE != 0 {
             return Err(not_a_clone());
@@ -255,6 +254,8 @@ impl DslPool {
             clone_snaps,
             origin_snaps,
         };
+        self.check_promote_within_root(&dir, &promotion.origin.dir())
+            .await?;
         self.check_promoted_names(&promotion, name).await?;
         let moved = self.promoted_space(&promotion).await?;
         let from = promotion.origin.dir();
@@ -364,6 +365,8 @@ impl DslPool {
         let dir = p.clone.dir();
         let old_dir = p.origin.dir();
         let old_head = self.head_of(&old_dir).await?;
+        // While the links still say which of both is the clone.
+        self.promote_root(&dir, &old_dir, tx).await?;
         // Their entries are relative to the origin txgs, which change here.
         self.remove_livelist(&dir, tx).await?;
         self.remove_livelist(&old_dir, tx).await?;
@@ -496,7 +499,6 @@ impl DslPool {
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.into() });
         }
-        self.require_plain(&found.dir).await?;
         let state = self.load_dataset(found.dataset, None).await?;
         let phys = state.phys();
         let prev = ObjectId(phys.prev_snap_obj);

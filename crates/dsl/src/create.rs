@@ -47,7 +47,9 @@ where
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {
         namecheck::check(&self.new.name, self.new.kind)?;
-        pool.check_new(&self.new.name, &self.new.settings).await
+        let parent = pool.check_new(&self.new.name, &self.new.settings).await?;
+        pool.require_plain(&parent).await?;
+        Ok(parent)
     }
 
     async fn apply(self, pool: &Rc<DslPool>, parent: Rc<DslDir>, tx: &Tx) -> Result<()> {
@@ -88,7 +90,6 @@ impl DslPool {
         if self.kind_of(&parent).await? != DatasetKind::Filesystem {
             return Err(DslError::ParentNotFilesystem { name: above.into() });
         }
-        self.require_plain(&parent).await?;
         self.check_filesystem_limit(&parent, 1).await?;
         for setting in settings {
             match setting {

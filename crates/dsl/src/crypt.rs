@@ -1,4 +1,4 @@
-//! Encrypted datasets as they are shown: encryption properties; and the refusal of changes that encrypted datasets do not allow.
+//! Encrypted datasets as they are shown: encryption properties; and the refusal of what encrypted datasets do not take yet.
 //!
 //! Guarantees: without its key, a dataset is listed with its kind, and its properties and holds can be changed.
 
@@ -117,12 +117,12 @@ impl Hierarchy {
 }
 
 impl DslPool {
-    /// Fails when a dataset is encrypted: it cannot be changed.
+    /// Fails when a dataset is encrypted: it takes no dataset that is made below it, and no plain stream.
     pub(crate) async fn require_plain(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
         match self.block_keys(dir).await? {
             None => Ok(()),
             Some(_) => Err(DslError::Unsupported {
-                what: "a change of an encrypted dataset",
+                what: "this below or in an encrypted dataset",
             }),
         }
     }

@@ -622,6 +622,17 @@ impl DslPool {
         self.open_protected(state, Protection::Raw).await
     }
 
+    /// Opens a dataset's objects with their keys where those are loaded, and else without.
+    pub(crate) async fn open_objset_as_possible(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+    ) -> Result<()> {
+        match self.open_objset(state).await {
+            Err(DslError::KeyNotLoaded { .. }) => self.open_objset_raw(state).await,
+            other => other,
+        }
+    }
+
     /// Closes objects that were opened without keys and are of no use any more.
     fn close_raw(&self, state: &DatasetState) -> Result<()> {
         let Some(objset) = state.objset().filter(|objset| objset.services().is_raw()) else {

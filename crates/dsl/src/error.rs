@@ -256,6 +256,12 @@ pub enum DslError {
         /// The dataset whose key it is.
         root: String,
     },
+    /// A rename would take a dataset away from the encryption root whose key wraps its own.
+    #[error("cannot move encrypted child outside of its encryption root")]
+    RenameOutsideRoot,
+    /// After the promotion the dataset would lie below another encryption root than the one whose key wraps its own.
+    #[error("cannot promote dataset outside its encryption root")]
+    PromoteOutsideRoot,
     /// A key could not be used.
     #[error("{0}")]
     Crypt(#[from] codec::crypt::CryptError),

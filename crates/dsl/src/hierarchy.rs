@@ -396,7 +396,9 @@ impl Hierarchy {
         name: &str,
         settings: &[Setting],
     ) -> Result<Rc<crate::dsl_dir::DslDir>> {
-        self.0.check_new(name, settings).await
+        let parent = self.0.check_new(name, settings).await?;
+        self.0.require_plain(&parent).await?;
+        Ok(parent)
     }
 
     /// Runs `task` in syncing context and waits until its txg is on disk. The task must check

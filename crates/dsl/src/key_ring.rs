@@ -45,6 +45,24 @@ impl KeyRing {
         opened.entry(key_object).or_insert((root, keys)).1.clone()
     }
 
+    /// Drops the keys of a key object that is destroyed.
+    pub(crate) fn forget(&self, key_object: ObjectId) {
+        self.opened.borrow_mut().remove(&key_object);
+    }
+
+    /// Makes another directory the encryption root of all that one was the root of.
+    pub(crate) fn pass_on(&self, from: ObjectId, to: ObjectId) {
+        let mut wrapping = self.wrapping.borrow_mut();
+        if let Some(key) = wrapping.remove(&from) {
+            wrapping.insert(to, key);
+        }
+        for (root, _) in self.opened.borrow_mut().values_mut() {
+            if *root == from {
+                *root = to;
+            }
+        }
+    }
+
     /// Whether keys of datasets of an encryption root are used by what is open.
     pub(crate) fn is_in_use(&self, root: ObjectId) -> bool {
         let opened = self.opened.borrow();

@@ -31,6 +31,7 @@ mod features;
 mod file_owner;
 mod hierarchy;
 mod hold;
+mod key_objects;
 mod key_ring;
 mod list;
 mod livelist;

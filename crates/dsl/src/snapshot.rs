@@ -139,7 +139,6 @@ impl DslPool {
             name: parts.head.into(),
         };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
-        self.require_plain(&dir).await?;
         let head = self
             .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
             .await?;
@@ -251,6 +250,7 @@ impl DslPool {
         for feature in features {
             self.activate(&state, feature, tx).await?;
         }
+        self.name_ivset(&dir, object, tx).await?;
         let prev = head.prev.borrow().clone();
         if let Some(prev) = prev {
             let clones = ObjectId(prev.phys().next_clones_obj);

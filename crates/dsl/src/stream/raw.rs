@@ -46,7 +46,7 @@ pub(super) fn params_of(bp: &BlockPointer) -> CryptParams {
 
 impl DslPool {
     /// The identity of the set of IVs of a snapshot's blocks; 0 where there is none.
-    pub(super) async fn ivset_guid(&self, snapshot: ObjectId) -> Result<u64> {
+    pub(crate) async fn ivset_guid(&self, snapshot: ObjectId) -> Result<u64> {
         // Snapshots without further entries are no ZAP.
         if self.mos.object_info(snapshot).await?.object_type != ObjectType::ZAP_METADATA {
             return Ok(0);
