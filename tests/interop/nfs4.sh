@@ -57,4 +57,39 @@ for version in "$@"; do
 done
 [ $bad = 0 ] || exit 1
 stop
+
+# The server killed and started again, and what clients had open reclaimed: a server that comes back whenever it is killed.
+keep() {
+  while [ ! -e "$w/enough" ]; do
+    sanbox serve --listen 127.0.0.1 --nfs-port "$port" --no-portmap >>"$w/log" 2>&1 & echo $! >"$w/server"
+    wait $! || true
+  done
+}
+cat >"$w/kill" <<K
+#!/bin/bash
+: >"$w/log"
+kill -9 "\$(cat "$w/server")"
+for _ in \$(seq 300); do grep -q 'sanbox: ready' "$w/log" && exit; sleep 0.1; done
+K
+chmod +x "$w/kill"
+trap 'touch "$w/enough"; kill "$(cat "$w/server")" 2>/dev/null || true; wait; finish' EXIT
+: >"$w/log"
+keep & keeper=$!
+for _ in $(seq 300); do ! grep -q 'sanbox: ready' "$w/log" || break; sleep 0.1; done
+for version in "$@"; do
+  case $version in
+  4.0) dir=nfs4.0 minor=(--rundeps) tests="REBT1 REBT2 REBT3" ;;
+  *) dir=nfs4.1 minor=("--minorversion=${version#4.}") tests="REBT1 REBT2a REBT2b REBT3a REBT4a REBT5" ;;
+  esac
+  # shellcheck disable=SC2086
+  (cd "$PYNFS/$dir" && timeout 900 "$python" -u ./testserver.py "127.0.0.1:$port/tank/share" --maketree \
+    --serverhelper="$w/kill" "${minor[@]}" $tests) >"$w/out" 2>&1 || true
+  for test in $tests; do
+    grep -q "^$test .*: PASS" "$w/out" || { grep -A5 "^$test " "$w/out" >&2; fail "pynfs $version: $test"; }
+  done
+  echo "interop nfs4: NFSv$version: reclaimed after the server was killed: $tests"
+done
+touch "$w/enough"
+kill "$(cat "$w/server")"
+wait $keeper
 judge tank

@@ -33,6 +33,11 @@ pub enum StateError {
     },
 }
 
+/// File of the clients of NFSv4 that may reclaim after a restart.
+const NFS_CLIENTS: &str = "nfs-clients";
+/// The longest such file: 8192 clients with names of 1 KiB, in hexadecimal digits, take 17 MB.
+const NFS_CLIENTS_BYTES_MAX: u64 = 32 << 20;
+
 /// The state directory.
 #[derive(Clone, Debug)]
 pub struct StateDirectory {
@@ -358,6 +363,36 @@ impl StateDirectory {
     /// They cannot be written.
     pub fn write_events(&self, bytes: &[u8]) -> Result<(), StateError> {
         self.replace("events", bytes)
+    }
+
+    /// Returns the record of NFSv4's clients that an earlier process left; nothing when there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is longer than any that is written.
+    pub fn read_nfs_clients(&self) -> Result<Vec<u8>, StateError> {
+        let path = self.path.join(NFS_CLIENTS);
+        let mut record = Vec::new();
+        let read = File::open(&path).and_then(|file| {
+            file.take(NFS_CLIENTS_BYTES_MAX + 1)
+                .read_to_end(&mut record)
+        });
+        match read {
+            Ok(length) if length as u64 > NFS_CLIENTS_BYTES_MAX => {
+                let source = io::Error::from(io::ErrorKind::FileTooLarge);
+                Err(StateError::Io { path, source })
+            }
+            Ok(_) => Ok(record),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(StateError::Io { path, source }),
+        }
+    }
+
+    /// Replaces the record of NFSv4's clients; it is stable on return.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_nfs_clients(&self, record: &[u8]) -> Result<(), StateError> {
+        self.replace(NFS_CLIENTS, record)
     }
 
     /// Returns the number that stands for this host in pools' labels where the machine has none of

@@ -103,6 +103,8 @@ impl FileHandle {
 pub(crate) enum HandleRefusal {
     /// It is not one of ours.
     BadHandle,
+    /// Its dataset is not shared (yet): the pools are being opened.
+    NotYet,
     /// Its dataset is not shared (any more).
     Stale,
     /// The client is on no list.

@@ -31,7 +31,7 @@ mod xdr;
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
-pub use server::{Export, Server, ServerConfig, Versions};
+pub use server::{ClientRecord, Export, Server, ServerConfig, Versions};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

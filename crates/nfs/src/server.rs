@@ -7,11 +7,11 @@ use crate::mounts::Mounts;
 use crate::reply_cache::ReplyCache;
 use crate::rpc::Credential;
 use crate::v4::pseudo::PseudoTree;
-use crate::v4::state::StateTable;
+use crate::v4::state::{StateTable, StateTableConfig};
 use engine::{Client, Cred, FsHandle};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// How long a decision about a client is kept, in nanoseconds: name servers are slow, and access lists change seldom.
@@ -42,10 +42,26 @@ pub struct ServerConfig {
     pub nfs_port: u16,
     /// Different after each start, so that clients know that unstable writes may be lost (RFC 1813, section 3.3.7).
     pub boot_verifier: u64,
+    /// Random numbers, others after each start: what clients are given to name their state by cannot be guessed.
+    pub secret: [u64; 2],
+    /// Keeps which clients of NFSv4 have state.
+    pub record: Box<dyn ClientRecord>,
     /// Turns names in access lists into addresses.
     pub resolver: Box<dyn Resolver>,
     /// What is served of NFS.
     pub versions: Versions,
+}
+
+/// Keeps the record of NFSv4's clients that may reclaim their state after a restart, in one piece.
+pub trait ClientRecord: Send + Sync {
+    /// Returns what was written last; nothing where there is no record, or none that can be read.
+    fn read(&self) -> Vec<u8>;
+
+    /// Replaces the record; it is stable when this returns. It may wait for a disk: clients that come or go are few.
+    ///
+    /// # Errors
+    /// Those of writing. It is tried again with the next call.
+    fn write(&self, record: &[u8]) -> std::io::Result<()>;
 }
 
 /// What is served of NFS.
@@ -90,6 +106,10 @@ struct ServerState {
     pseudo: RwLock<(Arc<PseudoTree>, u64)>,
     versions: Versions,
     v4_state: Mutex<StateTable>,
+    /// Held while the record is written: an older one never replaces a newer one.
+    record: Mutex<Box<dyn ClientRecord>>,
+    /// The pools are being opened: what is not shared may be shared in a moment.
+    starting: AtomicBool,
     access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
     mounts: Mutex<Mounts>,
@@ -115,6 +135,12 @@ impl Server {
     /// Returns a server without exports.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
+        let state = StateTable::new(&StateTableConfig {
+            boot_verifier: config.boot_verifier,
+            lease_seconds: config.versions.lease_seconds,
+            secret: config.secret,
+            record: &config.record.read(),
+        });
         Self {
             shared: Arc::new(ServerState {
                 nfs_port: config.nfs_port,
@@ -124,10 +150,9 @@ impl Server {
                 exports: RwLock::default(),
                 pseudo: RwLock::new((Arc::new(PseudoTree::new(std::iter::empty())), 1)),
                 versions: config.versions,
-                v4_state: Mutex::new(StateTable::new(
-                    config.boot_verifier,
-                    config.versions.lease_seconds,
-                )),
+                v4_state: Mutex::new(state),
+                record: Mutex::new(config.record),
+                starting: AtomicBool::new(true),
                 access_cache: Mutex::default(),
                 replies: Mutex::default(),
                 mounts: Mutex::default(),
@@ -185,6 +210,34 @@ impl Server {
     pub fn tick(&self, now_ns: u64) {
         self.shared.now_ns.store(now_ns, Ordering::Relaxed);
         self.v4().tick(now_ns);
+        self.store_record();
+    }
+
+    /// Says that the pools are open, and what is shared is complete: handles of other files are stale from now on, and the time
+    /// begins (one lease) in which NFSv4's clients reclaim what they had before the restart.
+    pub fn pools_are_open(&self) {
+        self.shared.starting.store(false, Ordering::Relaxed);
+        self.v4().begin_grace();
+    }
+
+    /// Returns, while NFSv4's clients reclaim what they had before the restart, how many have not said that they are done.
+    #[must_use]
+    pub fn reclaiming_clients(&self) -> Option<usize> {
+        self.v4().grace()
+    }
+
+    /// Sees to it that the record of clients is stored as it is now. If that fails, clients go on, and it is tried again.
+    pub(crate) fn store_record(&self) {
+        if self.v4().is_record_stored() {
+            return;
+        }
+        let record = lock(&self.shared.record);
+        let Some((version, bytes)) = self.v4().unstored_record() else {
+            return;
+        };
+        if record.write(&bytes).is_ok() {
+            self.v4().record_stored(version);
+        }
     }
 
     /// What NFSv4's clients have with the server.
@@ -228,9 +281,10 @@ impl Server {
         self.shared.versions.lease_seconds
     }
 
-    /// What names this server among others (RFC 8881, section 2.10.5): no other has it.
+    /// What names this server among others (RFC 8881, section 2.10.4): no other has it, and it is
+    /// the same after a restart, else clients would not reclaim.
     pub(crate) fn scope(&self) -> Vec<u8> {
-        format!("sanbox-{:x}", self.shared.boot_verifier).into_bytes()
+        format!("sanbox-{:x}", self.v4().identity()).into_bytes()
     }
 
     /// Lets go of files that NFSv4's clients have no longer open.
@@ -329,7 +383,11 @@ impl Server {
     ) -> Result<(FileHandle, Caller), HandleRefusal> {
         let handle = FileHandle::decode(handle).ok_or(HandleRefusal::BadHandle)?;
         let exports = self.exports();
-        let served = exports.get(&handle.dataset).ok_or(HandleRefusal::Stale)?;
+        let absent = || match self.shared.starting.load(Ordering::Relaxed) {
+            true => HandleRefusal::NotYet,
+            false => HandleRefusal::Stale,
+        };
+        let served = exports.get(&handle.dataset).ok_or_else(absent)?;
         let access = self
             .access_of(handle.dataset, served, peer)
             .ok_or(HandleRefusal::Forbidden)?;

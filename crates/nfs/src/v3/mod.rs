@@ -180,6 +180,7 @@ impl<'a> Request<'a> {
             .map(|(handle, caller)| Target { handle, caller })
             .map_err(|not| match not {
                 HandleRefusal::BadHandle => Status::BadHandle,
+                HandleRefusal::NotYet => Status::Jukebox,
                 HandleRefusal::Stale => Status::Stale,
                 HandleRefusal::Forbidden => Status::Access,
             }))

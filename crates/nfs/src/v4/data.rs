@@ -27,7 +27,9 @@ impl Compound<'_> {
         if anonymous || bypass {
             if access == WRITE || anonymous {
                 let share = ShareMode { access, deny: 0 };
-                let shared = self.server.v4().check_share(&file.handle, share);
+                let mut state = self.server.v4();
+                state.check_anonymous()?;
+                let shared = state.check_share(&file.handle, share);
                 shared.map_err(|_| Status::Locked)?;
             }
             return Ok(cred);

@@ -2,7 +2,7 @@
 
 use super::compound::{Compound, Done, Failure};
 use super::operation::{Lock, Locker, RawOwner, StateId};
-use super::state::{LockDenied, LockRequest, LockerState, OwnerKind};
+use super::state::{ClientId, LockDenied, LockRequest, LockerState, OwnerKind};
 use super::status::Status;
 use crate::xdr::Writer;
 use engine::{ByteRange, LockMode};
@@ -91,9 +91,7 @@ impl Compound<'_> {
         let (range, mode) = (range(lock.offset, lock.length)?, mode(lock.mode)?);
         let attr = file.attr().await?;
         self.check_regular(&attr)?;
-        if lock.reclaim {
-            return Err(Status::NoGrace.into());
-        }
+        self.check_grace_of_lock(&locker, client, lock.reclaim)?;
         let request = LockRequest {
             client,
             locker,
@@ -102,7 +100,11 @@ impl Compound<'_> {
             mode,
             minor: self.minor,
         };
-        let state = self.server.v4().lock(&request)?;
+        let locked = self.server.v4().lock(&request);
+        let state = locked.map_err(|denied| match denied {
+            LockDenied::Held { .. } if lock.reclaim => Status::ReclaimConflict.into(),
+            other => Failure::from(other),
+        })?;
         if let (LockerState::New { owner, .. }, Locker::New { sequence, .. }) =
             (locker, &lock.locker)
         {
@@ -111,6 +113,27 @@ impl Compound<'_> {
         self.state = Some(state);
         self.write_state_id(&state);
         Ok(())
+    }
+
+    /// Locks that were held before a restart are for the time after it, and others for later.
+    fn check_grace_of_lock(
+        &self,
+        locker: &LockerState,
+        client: Option<ClientId>,
+        reclaim: bool,
+    ) -> Result<(), Status> {
+        let mut state = self.server.v4();
+        let client = match (client, locker) {
+            (Some(client), _) => client,
+            (None, LockerState::New { open: id, .. } | LockerState::Known(id)) => {
+                state.client_of_state(id)?
+            }
+        };
+        if reclaim {
+            state.check_reclaim(client)
+        } else {
+            state.check_new_state(client)
+        }
     }
 
     pub(super) async fn lock_test(
@@ -132,6 +155,7 @@ impl Compound<'_> {
             }
         };
         let mut state = self.server.v4();
+        state.check_new_state(client)?;
         let owner = state.known_owner(owner, client, OwnerKind::Lock);
         Ok(state.test_lock(&file.handle, owner, range, mode)?)
     }

@@ -1,8 +1,9 @@
 //! NFS version 4 (RFC 7530), with minor versions 1 (RFC 8881) and 2 (RFC 7862): COMPOUND, its operations, and the state that
 //! clients have with the server.
 //!
-//! Files, names and permissions are the engine's; what is open, locked and leased is kept in [`state`]. What is stable when a
-//! reply goes out is what the engine said is. No delegations and no layouts are given.
+//! Files, names and permissions are the engine's; what is open, locked and leased is kept in [`state`], and which clients may reclaim
+//! it after a restart in a record. What is stable when a reply goes out is what the engine said is, and that record. No delegations
+//! and no layouts are given.
 
 mod attribute;
 mod bitmap;
@@ -47,6 +48,8 @@ pub(crate) async fn call(
         _ => return Outcome::Refused(Refusal::ProcedureUnavailable),
     };
     server.release_closed().await;
+    // What the answer says is to be true after a restart, too.
+    server.store_record();
     match reply {
         Ok(body) => {
             let mut reply = Reply::from(rpc::success(call.xid, 0).into_bytes());

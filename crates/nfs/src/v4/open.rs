@@ -59,7 +59,8 @@ impl Compound<'_> {
         let share = self.share_mode(open)?;
         self.check_grace(open, client)?;
         let found = self.found(open).await?;
-        self.check_openable(&found, share).await?;
+        let reclaim = matches!(open.claim, OpenClaim::Previous(_));
+        self.check_openable(&found, share, reclaim).await?;
         let request = OpenRequest {
             client,
             owner,
@@ -68,8 +69,13 @@ impl Compound<'_> {
             uid: found.file.caller.cred.uid,
             fs: found.file.caller.fs.clone(),
             minor: self.minor,
+            reclaim,
         };
-        let opened = self.server.v4().open(request)?;
+        let opened = self.server.v4().open(request);
+        let opened = opened.map_err(|status| match status {
+            Status::ShareDenied if reclaim => Status::ReclaimConflict,
+            other => other,
+        })?;
         let ready = Self::prepare(&found, opened.fresh).await;
         if let Err(status) = ready {
             self.server.v4().undo_open(&opened);
@@ -129,11 +135,10 @@ impl Compound<'_> {
     /// Opens that reclaim what a client had before a restart are for the time after one, and others for later.
     fn check_grace(&self, open: &Open<'_>, client: ClientId) -> Result<(), Status> {
         match open.claim {
-            OpenClaim::Previous(_) => Err(Status::NoGrace),
+            OpenClaim::Previous(_) => self.server.v4().check_reclaim(client),
             OpenClaim::DelegateCurrent(_) => Err(Status::BadStateId),
             OpenClaim::DelegatePrevious => Err(Status::NotSupported),
-            _ if !self.server.v4().is_reclaimed(client) => Err(Status::Grace),
-            _ => Ok(()),
+            _ => self.server.v4().check_new_state(client),
         }
     }
 
@@ -242,7 +247,12 @@ impl Compound<'_> {
     }
 
     /// Checks that a file is one to be opened, and that the caller may.
-    async fn check_openable(&self, found: &Found, share: ShareMode) -> Result<(), Status> {
+    async fn check_openable(
+        &self,
+        found: &Found,
+        share: ShareMode,
+        reclaim: bool,
+    ) -> Result<(), Status> {
         match found.attr.file_type {
             FileType::Regular => {}
             FileType::Directory => return Err(Status::IsDirectory),
@@ -254,11 +264,11 @@ impl Compound<'_> {
         if share.access & WRITE != 0 {
             found.file.writable()?;
         }
-        if found.made {
-            // Whoever makes a file may open it, whatever its mode says.
+        let (fs, cred) = (&found.file.caller.fs, &found.file.caller.cred);
+        if found.made || (reclaim && cred.uid == found.attr.uid) {
+            // Its maker may open a file whatever its mode says, and has it open still after a restart.
             return Ok(());
         }
-        let (fs, cred) = (&found.file.caller.fs, &found.file.caller.cred);
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
         let granted = fs.access(found.file.handle.file, wanted, cred).await?;
         // A program is read to be run.

@@ -54,6 +54,8 @@ pub(crate) enum Status {
     RestoreHandle = 10030,
     AttributeNotSupported = 10032,
     NoGrace = 10033,
+    ReclaimBad = 10034,
+    ReclaimConflict = 10035,
     BadXdr = 10036,
     LocksHeld = 10037,
     OpenMode = 10038,
@@ -119,6 +121,7 @@ impl From<HandleRefusal> for Status {
         match refusal {
             HandleRefusal::BadHandle => Self::BadHandle,
             HandleRefusal::Stale => Self::Stale,
+            HandleRefusal::NotYet => Self::Delay,
             HandleRefusal::Forbidden => Self::Access,
         }
     }

@@ -14,6 +14,7 @@ pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
+mod nfs_clients;
 mod notify;
 mod outbox;
 mod policies;
@@ -155,7 +156,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     // Before the first command is answered: who gives it may have a role, and what it changes is in the log of jobs.
     let opened = management::open(&appliance).await;
     let control = tokio::spawn(control::serve(control, appliance.clone()));
-    let ticking = tokio::spawn(tick(appliance.clone(), server));
+    let ticking = tokio::spawn(tick(appliance.clone(), server.clone()));
     let reloading = tokio::spawn({
         let appliance = appliance.clone();
         async move {
@@ -183,6 +184,14 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let ended_by = match ended_by {
         Some(signal) => signal,
         None => {
+            server.pools_are_open();
+            if let Some(clients) = server.reclaiming_clients() {
+                let seconds = nfs_versions(&config.nfs).lease_seconds;
+                tracing::info!(
+                    target: NFS,
+                    "{clients} clients of NFSv4 may reclaim what they had open and locked, for {seconds} s; others wait"
+                );
+            }
             tracing::info!(target: SANBOX, "ready");
             notify("READY=1");
             tokio::select! {
@@ -215,6 +224,13 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     Ok(())
 }
 
+/// Returns the random numbers of this start.
+fn random_secret() -> anyhow::Result<[u64; 2]> {
+    let random = || manage::secret::random::<8>().map(u64::from_le_bytes);
+    let secret = random().and_then(|first| Ok([first, random()?]));
+    secret.context("the kernel gives no random bytes")
+}
+
 /// Makes the servers of all protocols that are to be served; their ports open with the first share, target or volume.
 async fn serve_protocols(
     appliance: &Arc<Appliance>,
@@ -227,6 +243,8 @@ async fn serve_protocols(
     let server = ::nfs::Server::new(::nfs::ServerConfig {
         nfs_port: config.nfs.port,
         boot_verifier: verifier,
+        secret: random_secret()?,
+        record: Box::new(nfs_clients::ClientFile(appliance.state().clone())),
         resolver: Box::new(resolve::HostNames::default()),
         versions: nfs_versions(&config.nfs),
     });
@@ -307,9 +325,18 @@ fn listen_for_commands(socket: &Path, config: &Config) -> anyhow::Result<UnixLis
 async fn tick(appliance: Arc<Appliance>, server: ::nfs::Server) {
     let start = tokio::time::Instant::now();
     let mut each = tokio::time::interval(Duration::from_secs(1));
+    let mut reclaiming = server.reclaiming_clients();
     loop {
         let now = each.tick().await.duration_since(start);
         server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        let still = server.reclaiming_clients();
+        if let (Some(missing), None) = (reclaiming, still) {
+            tracing::info!(
+                target: NFS,
+                "clients of NFSv4 reclaim no more; {missing} did not say that they are done"
+            );
+        }
+        reclaiming = still;
         note_replays(&appliance);
         for (client, version) in server.take_refused_versions() {
             tracing::warn!(

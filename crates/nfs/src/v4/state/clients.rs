@@ -1,7 +1,7 @@
 //! Clients: EXCHANGE_ID and DESTROY_CLIENTID (RFC 8881, sections 18.35 and 18.50), SETCLIENTID and its confirmation (RFC 7530,
 //! sections 16.33 and 16.34), leases.
 
-use super::{CLIENTS_MAX, StateTable, exhausted};
+use super::{CLIENTS_MAX, StateTable, exhausted, scrambled};
 use crate::rpc::Credential;
 use crate::v4::status::Status;
 
@@ -10,7 +10,7 @@ pub(crate) type ClientId = u64;
 
 /// Who a client calls as: nobody else may take its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Principal(Option<u32>);
+pub(crate) struct Principal(pub(super) Option<u32>);
 
 impl From<&Credential> for Principal {
     fn from(credential: &Credential) -> Self {
@@ -24,9 +24,9 @@ impl From<&Credential> for Principal {
 /// A client.
 #[derive(Debug)]
 pub(super) struct Client {
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     /// Whether it has sessions (minor version 1 and above).
-    has_sessions: bool,
+    pub(super) has_sessions: bool,
     verifier: [u8; 8],
     pub(super) principal: Principal,
     pub(super) confirmed: bool,
@@ -39,6 +39,8 @@ pub(super) struct Client {
     pub(super) states: usize,
     /// RECLAIM_COMPLETE was called.
     pub(super) reclaimed: bool,
+    /// It is in the record of clients that may reclaim after a restart.
+    pub(super) recorded: bool,
     /// What confirms the client (minor version 0), and what is to confirm a change of its callback.
     confirm: u64,
     pending_confirm: Option<u64>,
@@ -115,7 +117,7 @@ impl StateTable {
         verifier: [u8; 8],
         principal: Principal,
     ) -> Result<(ClientId, u64), Status> {
-        let confirm = self.next_number() ^ (u64::from(self.boot) << 32);
+        let confirm = scrambled(self.secret, self.next_number());
         if let Some(id) = self.confirmed(false, name)
             && let Some(client) = self.clients.get(&id)
         {
@@ -190,22 +192,6 @@ impl StateTable {
         }
     }
 
-    /// RECLAIM_COMPLETE.
-    pub(crate) fn reclaim_complete(&mut self, id: ClientId) -> Result<(), Status> {
-        let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
-        if std::mem::replace(&mut client.reclaimed, true) {
-            return Err(Status::CompleteAlready);
-        }
-        Ok(())
-    }
-
-    /// Whether a client has said that it reclaims nothing more. In minor version 0 no client says so.
-    pub(crate) fn is_reclaimed(&self, id: ClientId) -> bool {
-        self.clients
-            .get(&id)
-            .is_some_and(|client| client.reclaimed || !client.has_sessions)
-    }
-
     /// DESTROY_CLIENTID: a client that has nothing any more.
     pub(crate) fn destroy_client(&mut self, id: ClientId) -> Result<(), Status> {
         let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
@@ -241,6 +227,7 @@ impl StateTable {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
+        self.unrecord(&client);
         if !client.has_sessions && client.confirmed {
             self.remember_expired(id);
             let of_client = self.states.iter().filter(|(_, entry)| entry.client == id);
@@ -303,6 +290,7 @@ impl StateTable {
             sessions: 0,
             states: 0,
             reclaimed: false,
+            recorded: false,
             confirm: 0,
             pending_confirm: None,
         };

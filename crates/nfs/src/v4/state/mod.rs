@@ -8,6 +8,7 @@ mod clients;
 mod locks;
 mod opens;
 mod owners;
+mod recovery;
 mod sessions;
 
 pub(super) use clients::{ClientId, Principal};
@@ -22,6 +23,7 @@ use crate::handle::FileHandle;
 use clients::{Client, ClientNames};
 use engine::{FileId, FsHandle, LockTable};
 use owners::Owner;
+use recovery::Recovery;
 use sessions::Session;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,9 +40,8 @@ const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Lost states remembered.
 const EXPIRED_MAX: usize = 1 << 14;
-/// What the number of a state begins with in its state id, and what is left of it for the number.
-const STATE_MAGIC: u64 = 0x5378 << 48;
-const STATE_KEY_MAX: u64 = (1 << 48) - 1;
+/// The first byte behind a state id's boot number.
+const STATE_MAGIC: u8 = 0x53;
 
 /// The number of a state, which its state id carries.
 type StateKey = u64;
@@ -76,11 +77,25 @@ struct FileState {
     locks: LockTable<OwnerId>,
 }
 
+/// What a table is told once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StateTableConfig<'a> {
+    /// Different after each start.
+    pub(crate) boot_verifier: u64,
+    pub(crate) lease_seconds: u32,
+    /// Random numbers of this start.
+    pub(crate) secret: [u64; 2],
+    /// What [`StateTable::unstored_record`] gave out before the restart.
+    pub(crate) record: &'a [u8],
+}
+
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct StateTable {
     /// Different after each start: state ids of an earlier one are told apart by it.
     boot: u32,
+    secret: [u64; 2],
+    recovery: Recovery,
     next: u64,
     lease_ns: u64,
     now_ns: u64,
@@ -101,13 +116,15 @@ pub(crate) struct StateTable {
 
 impl StateTable {
     /// Returns a table without clients.
-    pub(crate) fn new(boot_verifier: u64, lease_seconds: u32) -> Self {
+    pub(crate) fn new(config: &StateTableConfig<'_>) -> Self {
         // The upper half changes with the seconds, the lower one within them.
-        let boot = (boot_verifier >> 32) ^ (boot_verifier & 0xffff_ffff);
+        let boot = (config.boot_verifier >> 32) ^ (config.boot_verifier & 0xffff_ffff);
         Self {
             boot: u32::try_from(boot).unwrap_or(0),
+            secret: config.secret,
+            recovery: Recovery::new(config.record, scrambled(config.secret, 0)),
             next: 1,
-            lease_ns: u64::from(lease_seconds) * 1_000_000_000,
+            lease_ns: u64::from(config.lease_seconds) * 1_000_000_000,
             now_ns: 0,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -125,6 +142,7 @@ impl StateTable {
     /// Tells the time, and forgets what nobody can ask for any more.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        self.advance_grace();
         let old: Vec<ClientId> = self
             .clients
             .iter()
@@ -159,24 +177,28 @@ impl StateTable {
     }
 
     fn state_id(&self, key: StateKey, sequence: u32) -> StateId {
-        let mut other = [0; 12];
-        let key = STATE_MAGIC | key;
-        let bytes = self.boot.to_be_bytes().into_iter().chain(key.to_be_bytes());
-        for (to, from) in other.iter_mut().zip(bytes) {
-            *to = from;
-        }
+        // Boot number, magic byte, five bytes of the key, and two that only this start of the server can make.
+        let [b0, b1, b2, b3] = self.boot.to_be_bytes();
+        let [_, _, _, k0, k1, k2, k3, k4] = key.to_be_bytes();
+        let [t0, t1, ..] = scrambled(self.secret, key).to_be_bytes();
+        let other = [b0, b1, b2, b3, STATE_MAGIC, k0, k1, k2, k3, k4, t0, t1];
         StateId { sequence, other }
     }
 
     /// Finds the number of a state id of this start of the server.
     fn key_of(&self, id: &StateId, minor: u32) -> Result<StateKey, Status> {
-        let [b0, b1, b2, b3, key @ ..] = id.other;
-        let key = u64::from_be_bytes(key);
-        if key & !STATE_KEY_MAX != STATE_MAGIC {
+        let [b0, b1, b2, b3, magic, k0, k1, k2, k3, k4, _, _] = id.other;
+        if magic != STATE_MAGIC {
             return Err(Status::BadStateId);
         }
         if u32::from_be_bytes([b0, b1, b2, b3]) == self.boot {
-            return Ok(key & STATE_KEY_MAX);
+            let key = u64::from_be_bytes([0, 0, 0, k0, k1, k2, k3, k4]);
+            let genuine = self.state_id(key, 0).other == id.other;
+            return if genuine {
+                Ok(key)
+            } else {
+                Err(Status::BadStateId)
+            };
         }
         // RFC 8881, section 15.1.16.5: minor version 1 tells a restart by its sessions.
         Err(if minor == 0 {
@@ -295,6 +317,17 @@ impl StateTable {
             self.files.remove(&entry.file);
         }
     }
+}
+
+/// Returns a number that follows from `value` by the secret: who does not know the secret cannot tell it from others, or from
+/// `value`. Two rounds of the finalizer of SplitMix64.
+fn scrambled(secret: [u64; 2], value: u64) -> u64 {
+    secret.iter().fold(value, |value, key| {
+        let mixed = (value ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
 }
 
 /// What a client is told that asks for more than there is room for (RFC 8881, section 15.1: minor version 1 has no

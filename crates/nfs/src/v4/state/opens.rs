@@ -38,6 +38,8 @@ pub(crate) struct OpenRequest {
     pub(crate) uid: u32,
     pub(crate) fs: FsHandle,
     pub(crate) minor: u32,
+    /// It was open before the server was restarted.
+    pub(crate) reclaim: bool,
 }
 
 /// What an open led to.
@@ -57,7 +59,8 @@ impl StateTable {
         // RFC 7530, section 9.9: what the owner itself has denied is denied it, too.
         self.check_share(&request.file, share)?;
         let owner = self.owners.get(&request.owner).ok_or(Status::Delay)?;
-        let confirm = !owner.confirmed;
+        // RFC 7530, section 16.18.5: an owner that reclaims was confirmed before.
+        let confirm = !owner.confirmed && !request.reclaim;
         let known = owner.states.iter().copied().find(|key| {
             let entry = self.states.get(key);
             entry.is_some_and(|e| e.file == request.file && matches!(e.kind, StateKind::Open(_)))
@@ -97,6 +100,12 @@ impl StateTable {
                 (key, true)
             }
         };
+        if let Some(owner) = self.owners.get_mut(&request.owner) {
+            owner.confirmed |= request.reclaim;
+        }
+        if request.minor == 0 {
+            self.record(request.client);
+        }
         Ok(Opened {
             state: self.changed(key),
             fresh,
@@ -182,6 +191,11 @@ impl StateTable {
         let key = self.key_of(id, 0)?;
         let entry = self.states.get(&key).ok_or_else(|| self.lost(key, 0))?;
         Ok(entry.owner)
+    }
+
+    /// Finds the client of an open or lock state by its id (minor version 0).
+    pub(crate) fn client_of_state(&self, id: &StateId) -> Result<ClientId, Status> {
+        Ok(self.find(id, None, 0)?.1.client)
     }
 
     /// OPEN_CONFIRM.

@@ -1,6 +1,6 @@
 //! Sessions (RFC 8881, section 2.10): slots, each with the answer to its last request, so that a request repeated is not run twice.
 
-use super::{ClientId, Principal, StateTable};
+use super::{ClientId, Principal, StateTable, scrambled};
 use crate::limits::{OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::v4::operation::{ChannelLimits, CreateSession, Sequence};
 use crate::v4::status::Status;
@@ -140,11 +140,10 @@ impl StateTable {
     fn add_session(&mut self, client: ClientId, limits: ChannelLimits) -> SessionId {
         let mut session = [0; 16];
         let number = self.next_number();
-        let boot = u64::from(self.boot) << 32;
-        let bytes = (boot | 0x5e55)
-            .to_be_bytes()
-            .into_iter()
-            .chain(number.to_be_bytes());
+        // Two starts of the server make different ones, and those of others cannot be guessed.
+        let secret = scrambled(self.secret, number | (1 << 63));
+        let head = secret ^ (u64::from(self.boot) << 32);
+        let bytes = head.to_be_bytes().into_iter().chain(number.to_be_bytes());
         for (to, from) in session.iter_mut().zip(bytes) {
             *to = from;
         }

@@ -1,0 +1,432 @@
+//! What outlives a restart: which clients have state with the server, so that these, and no others, reclaim it afterwards
+//! (RFC 8881, section 8.4.2; RFC 7530, section 9.6.2).
+//!
+//! ```text
+//!            recorded clients?                  lease over, and no reclaim within the last seconds;
+//!   start ----------- yes ------> waiting ----> counting ------------------------------------------> over
+//!     |                (pools are opened)          |                                                   ^
+//!     +--------------- no ------------------------ | --- each recorded client: RECLAIM_COMPLETE -------+
+//! ```
+//!
+//! Until grace is over new state is refused, and what a client reclaims is granted if the client is in the record of before. What
+//! is recorded: clients of minor version 1 and above from RECLAIM_COMPLETE on, those of minor version 0 from their first open;
+//! until grace is over also those of before. A client that lost its state leaves the record before an other gets what it had, and
+//! the record is stable before the answer goes out ([`StateTable::unstored_record`]): whatever a client that is in it reclaims was
+//! given to no other in between (RFC 8881, section 8.4.3).
+
+use super::{CLIENTS_MAX, ClientId, Principal, StateTable};
+use crate::v4::status::Status;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// First line of a record.
+const HEADER: &str = "sanbox nfs clients 1";
+/// Longest name of a client in bytes (RFC 8881, NFS4_OPAQUE_LIMIT).
+const NAME_BYTES_MAX: usize = 1024;
+/// A client that is in the midst of reclaiming gets this much time for its next request, in nanoseconds.
+const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
+
+/// A client's name, and whether it has sessions.
+type ClientName = (bool, Vec<u8>);
+
+/// A client of before the restart.
+#[derive(Debug)]
+struct EarlierClient {
+    principal: Principal,
+    /// It reclaims nothing more.
+    complete: bool,
+}
+
+/// How far the time for reclaiming is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grace {
+    /// The pools are not open yet: clients cannot reach their files.
+    Waiting,
+    /// When it began.
+    Since(u64),
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    /// Names this server to its clients, over restarts.
+    identity: u64,
+    earlier: BTreeMap<ClientName, EarlierClient>,
+    recorded: BTreeMap<ClientName, Principal>,
+    grace: Grace,
+    reclaimed_ns: u64,
+    /// Counts changes of what is to be recorded, and which of them is stored.
+    version: u64,
+    stored: u64,
+}
+
+impl Recovery {
+    /// Reads the record of before; `identity` is for a server that has none. Lines that are damaged are left out: their clients
+    /// reclaim nothing.
+    pub(super) fn new(record: &[u8], identity: u64) -> Self {
+        let text = String::from_utf8_lossy(record);
+        let mut lines = text.lines();
+        let mut recovery = Self {
+            identity,
+            earlier: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            grace: Grace::Waiting,
+            reclaimed_ns: 0,
+            version: 1,
+            stored: 0,
+        };
+        if lines.next() == Some(HEADER) {
+            for line in lines {
+                recovery.read_line(line);
+            }
+        }
+        if recovery.earlier.is_empty() {
+            recovery.grace = Grace::Over;
+        }
+        recovery
+    }
+
+    fn read_line(&mut self, line: &str) {
+        let mut words = line.split(' ');
+        let has_sessions = match words.next() {
+            Some("server") => {
+                let identity = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
+                self.identity = identity.unwrap_or(self.identity);
+                return;
+            }
+            Some("4.0") => false,
+            Some("4.1") => true,
+            _ => return,
+        };
+        let principal = match words.next() {
+            Some("-") => Some(Principal(None)),
+            Some(uid) => uid.parse().ok().map(|uid| Principal(Some(uid))),
+            None => None,
+        };
+        let name = words.next().and_then(from_hex);
+        let (Some(principal), Some(name), None) = (principal, name, words.next()) else {
+            return;
+        };
+        if self.earlier.len() < CLIENTS_MAX {
+            let client = EarlierClient {
+                principal,
+                complete: false,
+            };
+            self.earlier.insert((has_sessions, name), client);
+        }
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let mut text = format!("{HEADER}\nserver {:016x}\n", self.identity);
+        let earlier = self.earlier.iter().map(|(name, c)| (name, c.principal));
+        let recorded = self.recorded.iter().map(|(name, p)| (name, *p));
+        // Until grace is over, who had state before is not displaced by another of the same name.
+        let all: BTreeMap<&ClientName, Principal> = recorded.chain(earlier).collect();
+        for ((has_sessions, name), principal) in all {
+            text.push_str(if *has_sessions { "4.1 " } else { "4.0 " });
+            let _infallible = match principal.0 {
+                Some(uid) => write!(text, "{uid} "),
+                None => write!(text, "- "),
+            };
+            for byte in name {
+                let _infallible = write!(text, "{byte:02x}");
+            }
+            text.push('\n');
+        }
+        text.into_bytes()
+    }
+
+    fn is_over(&self) -> bool {
+        self.grace == Grace::Over
+    }
+
+    /// Ends the time for reclaiming when all reclaimed, or when it has run out.
+    fn advance(&mut self, now_ns: u64, lease_ns: u64) {
+        let ends = match self.grace {
+            Grace::Over => return,
+            _ if self.earlier.values().all(|client| client.complete) => true,
+            Grace::Waiting => false,
+            Grace::Since(began_ns) => {
+                let age = now_ns.saturating_sub(began_ns);
+                let pause = now_ns.saturating_sub(self.reclaimed_ns);
+                age > lease_ns && (pause > RECLAIM_PAUSE_NS || age > 2 * lease_ns)
+            }
+        };
+        if ends {
+            self.grace = Grace::Over;
+            self.earlier.clear();
+            self.version += 1;
+        }
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || text.len() > 2 * NAME_BYTES_MAX {
+        return None;
+    }
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
+        return None;
+    };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let bytes = pairs.iter().map(|[high, low]| {
+        let byte = digit(*high)? << 4 | digit(*low)?;
+        u8::try_from(byte).ok()
+    });
+    bytes.collect()
+}
+
+impl StateTable {
+    /// Returns what names this server to its clients: the same after each restart.
+    pub(crate) fn identity(&self) -> u64 {
+        self.recovery.identity
+    }
+
+    /// Begins to count the time for reclaiming: the files are there.
+    pub(crate) fn begin_grace(&mut self) {
+        if self.recovery.grace == Grace::Waiting {
+            self.recovery.grace = Grace::Since(self.now_ns);
+        }
+    }
+
+    /// Returns whether this is the time for reclaiming, and how many clients have not finished.
+    pub(crate) fn grace(&self) -> Option<usize> {
+        let recovery = &self.recovery;
+        let unfinished = recovery.earlier.values().filter(|c| !c.complete).count();
+        (!recovery.is_over()).then_some(unfinished)
+    }
+
+    pub(super) fn advance_grace(&mut self) {
+        self.recovery.advance(self.now_ns, self.lease_ns);
+    }
+
+    /// Checks that a client may get new state now: not while others reclaim, nor before it said that it reclaims nothing more.
+    ///
+    /// # Errors
+    /// [`Status::Grace`].
+    pub(crate) fn check_new_state(&self, id: ClientId) -> Result<(), Status> {
+        let unfinished = |client: &super::clients::Client| client.has_sessions && !client.reclaimed;
+        if !self.recovery.is_over() || self.clients.get(&id).is_none_or(unfinished) {
+            return Err(Status::Grace);
+        }
+        Ok(())
+    }
+
+    /// Checks that calls without state may read and write: not while a denial may yet be reclaimed.
+    ///
+    /// # Errors
+    /// [`Status::Grace`].
+    pub(crate) fn check_anonymous(&self) -> Result<(), Status> {
+        if self.recovery.is_over() {
+            Ok(())
+        } else {
+            Err(Status::Grace)
+        }
+    }
+
+    /// Checks that a client may reclaim: that it was recorded before the restart, and did not say that it is done.
+    ///
+    /// # Errors
+    /// [`Status::NoGrace`], [`Status::ReclaimBad`].
+    pub(crate) fn check_reclaim(&mut self, id: ClientId) -> Result<(), Status> {
+        let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
+        if self.recovery.is_over() || client.reclaimed {
+            return Err(Status::NoGrace);
+        }
+        let name = (client.has_sessions, client.name.clone());
+        let earlier = self.recovery.earlier.get(&name);
+        if earlier.is_none_or(|earlier| earlier.principal != client.principal) {
+            return Err(Status::ReclaimBad);
+        }
+        self.recovery.reclaimed_ns = self.now_ns;
+        Ok(())
+    }
+
+    /// RECLAIM_COMPLETE.
+    pub(crate) fn reclaim_complete(&mut self, id: ClientId) -> Result<(), Status> {
+        let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
+        if std::mem::replace(&mut client.reclaimed, true) {
+            return Err(Status::CompleteAlready);
+        }
+        let name = (client.has_sessions, client.name.clone());
+        let principal = client.principal;
+        if let Some(earlier) = self.recovery.earlier.get_mut(&name)
+            && earlier.principal == principal
+        {
+            earlier.complete = true;
+        }
+        self.record(id);
+        self.advance_grace();
+        Ok(())
+    }
+
+    /// Records a client that has state, or may get some.
+    pub(super) fn record(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id)
+            && !client.recorded
+        {
+            client.recorded = true;
+            let name = (client.has_sessions, client.name.clone());
+            self.recovery.recorded.insert(name, client.principal);
+            self.recovery.version += 1;
+        }
+    }
+
+    /// Takes a client that is gone out of the record.
+    pub(super) fn unrecord(&mut self, client: &super::clients::Client) {
+        if client.recorded {
+            let name = (client.has_sessions, client.name.clone());
+            self.recovery.recorded.remove(&name);
+            self.recovery.version += 1;
+        }
+    }
+
+    /// Returns whether what is stored is what is to be recorded.
+    pub(crate) fn is_record_stored(&self) -> bool {
+        self.recovery.stored == self.recovery.version
+    }
+
+    /// Returns the record if it is not stored yet, and its number for [`Self::record_stored`].
+    pub(crate) fn unstored_record(&self) -> Option<(u64, Vec<u8>)> {
+        (!self.is_record_stored()).then(|| (self.recovery.version, self.recovery.write()))
+    }
+
+    /// Notes that a record is stable.
+    pub(crate) fn record_stored(&mut self, version: u64) {
+        self.recovery.stored = self.recovery.stored.max(version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{StateTable, StateTableConfig};
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn table(record: &[u8]) -> StateTable {
+        StateTable::new(&StateTableConfig {
+            boot_verifier: 7,
+            lease_seconds: 90,
+            secret: [3, 4],
+            record,
+        })
+    }
+
+    fn client(table: &mut StateTable, name: &[u8], uid: u32) -> ClientId {
+        let principal = Principal(Some(uid));
+        let exchanged = table.exchange_id(name, [1; 8], principal, false);
+        let id = exchanged.expect("a new client").client;
+        table.confirm(id);
+        id
+    }
+
+    fn record_of(table: &mut StateTable) -> Vec<u8> {
+        let (version, record) = table.unstored_record().expect("a new record");
+        table.record_stored(version);
+        assert!(table.unstored_record().is_none());
+        record
+    }
+
+    /// The record of a server on which two clients said that they reclaim nothing.
+    fn two_clients() -> Vec<u8> {
+        let mut before = table(b"");
+        for name in [&b"one"[..], b"two"] {
+            let id = client(&mut before, name, 0);
+            assert_eq!(before.check_new_state(id), Err(Status::Grace));
+            assert_eq!(before.reclaim_complete(id), Ok(()));
+            assert_eq!(before.check_new_state(id), Ok(()));
+            assert_eq!(before.check_reclaim(id), Err(Status::NoGrace));
+        }
+        record_of(&mut before)
+    }
+
+    #[test]
+    fn recorded_clients_reclaim_and_others_wait() {
+        let record = two_clients();
+        let mut after = table(&record);
+        let identity = after.identity();
+        assert_eq!(after.grace(), Some(2));
+        let one = client(&mut after, b"one", 0);
+        assert_eq!(after.check_new_state(one), Err(Status::Grace));
+        assert_eq!(after.check_reclaim(one), Ok(()));
+        let other = client(&mut after, b"other", 0);
+        assert_eq!(after.check_reclaim(other), Err(Status::ReclaimBad));
+        let thief = client(&mut after, b"two", 1000);
+        assert_eq!(after.check_reclaim(thief), Err(Status::ReclaimBad));
+        assert_eq!(after.reclaim_complete(thief), Ok(()));
+        assert_eq!(after.reclaim_complete(one), Ok(()));
+        assert_eq!(after.reclaim_complete(one), Err(Status::CompleteAlready));
+        assert_eq!(after.check_reclaim(one), Err(Status::NoGrace));
+        assert_eq!(after.check_new_state(one), Err(Status::Grace));
+        assert_eq!(after.grace(), Some(1));
+        // A second restart in that time leaves them what they may reclaim.
+        let again = table(&record_of(&mut after));
+        assert_eq!(again.grace(), Some(2));
+        assert_eq!(again.identity(), identity);
+        // Ended early when all are done.
+        let two = after.exchange_id(b"two", [1; 8], Principal(Some(1000)), false);
+        after.remove_client(two.expect("the client").client);
+        let two = client(&mut after, b"two", 0);
+        assert_eq!(after.check_reclaim(two), Ok(()));
+        assert_eq!(after.reclaim_complete(two), Ok(()));
+        assert_eq!(after.grace(), None);
+        assert_eq!(after.check_new_state(one), Ok(()));
+    }
+
+    #[test]
+    fn the_time_for_reclaiming_begins_with_the_pools_and_waits_for_who_reclaims() {
+        let mut after = table(&two_clients());
+        after.tick(500 * SECOND);
+        assert_eq!(after.grace(), Some(2));
+        after.begin_grace();
+        after.tick(589 * SECOND);
+        let one = client(&mut after, b"one", 0);
+        assert_eq!(after.check_reclaim(one), Ok(()));
+        after.tick(591 * SECOND);
+        assert_eq!(after.grace(), Some(2));
+        assert_eq!(after.check_reclaim(one), Ok(()));
+        after.tick(594 * SECOND);
+        assert_eq!(after.grace(), None);
+        assert_eq!(after.check_reclaim(one), Err(Status::NoGrace));
+        // One that came too late, and one that did not come, are not in the record any more.
+        let left = String::from_utf8(record_of(&mut after)).expect("text");
+        assert_eq!(left.lines().count(), 2, "{left}");
+    }
+
+    #[test]
+    fn clients_that_lost_their_state_leave_the_record() {
+        let mut before = table(b"");
+        let id = client(&mut before, b"one", 0);
+        assert_eq!(before.reclaim_complete(id), Ok(()));
+        let _with_it = record_of(&mut before);
+        before.remove_client(id);
+        let record = record_of(&mut before);
+        assert_eq!(table(&record).grace(), None);
+    }
+
+    #[test]
+    fn a_damaged_record_is_read_as_far_as_it_goes() {
+        let good = two_clients();
+        for cut in 0..good.len() {
+            let _bounded = table(good.get(..cut).expect("within")).grace();
+            let mut damaged = good.clone();
+            if let Some(byte) = damaged.get_mut(cut) {
+                *byte ^= 0xa5;
+            }
+            assert!(table(&damaged).grace().unwrap_or(0) <= 2);
+        }
+        let mut long = format!("{HEADER}\n").into_bytes();
+        for line in [
+            "4.1 0 6",
+            "4.1 x 61",
+            "4.1 0 61 more",
+            "4.3 0 61",
+            "4.1",
+            "4.1 0",
+        ] {
+            long.extend(line.bytes().chain([b'\n']));
+        }
+        assert_eq!(table(&long).grace(), None);
+    }
+}
