@@ -145,14 +145,9 @@ pub async fn states(
 ) -> Result<Vec<DatasetState>, EngineError> {
     let mut states = Vec::with_capacity(policies.len());
     for (name, policy, source) in policies {
-        let written = match pool.property(name, "written").await {
-            Ok(property) => property.and_then(|property| property.value.number()),
+        let (written, snapshots) = match written_and_snapshots(pool, name).await {
             Err(EngineError::DatasetNotFound(_)) => continue,
-            Err(error) => return Err(error),
-        };
-        let snapshots = match snapshots(pool, name).await {
-            Err(EngineError::DatasetNotFound(_)) => continue,
-            snapshots => snapshots?,
+            found => found?,
         };
         states.push(DatasetState {
             name: name.clone(),
@@ -177,15 +172,33 @@ pub async fn state(pool: &PoolHandle, dataset: &str) -> Result<DatasetState, Eng
     state.ok_or_else(|| EngineError::DatasetNotFound(dataset.to_owned()))
 }
 
-async fn snapshots(pool: &PoolHandle, dataset: &str) -> Result<Vec<SnapshotState>, EngineError> {
+/// Returns the bytes written since the newest snapshot, as far as they are known, and the snapshots: the answer to one question.
+async fn written_and_snapshots(
+    pool: &PoolHandle,
+    dataset: &str,
+) -> Result<(Option<u64>, Vec<SnapshotState>), EngineError> {
     let filter = DatasetFilter {
         root: dataset.to_owned(),
         depth: Some(1),
-        kinds: vec![DatasetKind::Snapshot],
+        kinds: vec![
+            DatasetKind::Filesystem,
+            DatasetKind::Volume,
+            DatasetKind::Snapshot,
+        ],
     };
-    let names = [CLASSES_PROPERTY, "creation", "userrefs", "clones"];
+    let names = [
+        CLASSES_PROPERTY,
+        "creation",
+        "userrefs",
+        "clones",
+        "written",
+    ];
     let query = PropertyQuery::Named(names.map(str::to_owned).to_vec());
     let listed = pool.datasets(&filter, &query).await?;
+    let written = listed.iter().find(|info| info.name == dataset);
+    let written = written
+        .and_then(|info| info.property("written"))
+        .and_then(|property| property.value.number());
     let own = format!("{dataset}@");
     let state = |info: DatasetInfo| {
         let name = info.name.strip_prefix(&own)?.to_owned();
@@ -211,7 +224,7 @@ async fn snapshots(pool: &PoolHandle, dataset: &str) -> Result<Vec<SnapshotState
             has_clones,
         })
     };
-    Ok(listed.into_iter().filter_map(state).collect())
+    Ok((written, listed.into_iter().filter_map(state).collect()))
 }
 
 fn user_property<'a>(info: &'a DatasetInfo, name: &str) -> Option<(&'a str, &'a Source)> {

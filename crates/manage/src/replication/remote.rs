@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::upkeep::full_name;
+use crate::commands::quoted;
+
 use super::{
     ByteStream, Endpoint, Interrupted, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
     ReplicationError, StreamSpec, Switchover,
@@ -287,11 +289,6 @@ fn receive_line(spec: &ReceiveSpec) -> String {
     }
     line.push_str(&format!(" {}", quoted(&spec.dataset)));
     line
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 async fn read_all(source: Option<impl AsyncRead + Unpin>, max: u64) -> Vec<u8> {
