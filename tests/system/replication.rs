@@ -602,3 +602,53 @@ fn judged(place: &Place) {
         }
     }
 }
+
+#[test]
+fn settings_of_a_job_are_changed_one_by_one() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r --take -X tank/vm/tmp -X tank/vm/one --every 1m",
+        "",
+    );
+    let settings = || {
+        let file = place.path("state/replication.toml");
+        let text = std::fs::read_to_string(file).expect("the jobs");
+        let lines = text.lines().filter(|line| line.contains(" = "));
+        lines.skip(3).collect::<Vec<_>>().join(" ")
+    };
+    check(
+        &place,
+        "sanbox replication change vm --off take --off recursive --every '' --exclude '' --bandwidth 20M --keep 'daily=30'",
+        "",
+    );
+    assert_eq!(settings(), "bandwidth = \"20M\" keep = \"daily=30\"");
+    check(
+        &place,
+        "sanbox replication change vm -r --every 5s -x compression -x atime",
+        "",
+    );
+    assert_eq!(
+        settings(),
+        "recursive = true every = \"5s\" not_in_force = [\"compression\", \"atime\"] bandwidth = \"20M\" keep = \"daily=30\""
+    );
+    let before = settings();
+    for (line, why) in [
+        ("change vm --every often", "'often' is no interval"),
+        ("change vm --keep nonsense=1", "bad policy for the target"),
+        ("change vm --from tank/other", "--from cannot be changed"),
+        ("change vm --off colour", "--off takes recursive"),
+        ("change nothing --take", "there is no job 'nothing'"),
+        (
+            "create b --from tank/vm --to back/b --off take",
+            "--off is for 'change'",
+        ),
+    ] {
+        let refused = place.run(&format!("sanbox replication {line}"));
+        assert!(refused.contains(why), "{line}: {refused}");
+        assert_eq!(settings(), before, "{line}");
+    }
+    check(&place, "sanbox replication change vm -n --every 1h", "");
+    assert_eq!(settings(), before);
+}

@@ -220,6 +220,35 @@ export type PolicyPreview = {
   expected: number;
   expected_snapshots: { time: number; classes: string[] }[];
 };
+export type ReplicationSettings = {
+  name: string; from: string; to: string; ssh: string; recursive: boolean; exclude: string[]; select: string[]; newest_only: boolean; take: boolean;
+  every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; window: string; keep: string;
+};
+export type ReplicationState = 'running' | 'paused' | 'failed-over' | 'waiting' | 'complete' | 'incomplete';
+export type Replication = ReplicationSettings & {
+  state: ReplicationState;
+  paused: boolean;
+  failed_over: boolean;
+  running: { snapshot: string; sent_bytes: number; total_bytes: number | null; rate: number; remaining: number | null } | null;
+  last_run: number | null;
+  as_of: number | null;
+  lag: number | null;
+  next_in: number | null;
+  cause: string | null;
+  problem: string | null;
+  failing_since: number | null;
+  failures: number;
+};
+export type ReplicationList = { replications: Replication[] };
+export type ReplicationRun = { began: number; ended: number; runs: number; snapshots: number; sent_bytes: number; cause: string | null; problem: string | null };
+export type ReplicationDetail = Replication & {
+  history: ReplicationRun[];
+  in_common: number;
+  common: { dataset: string; snapshot: string; creation: number | null }[];
+  left_out: { dataset: string; problem: string }[];
+  without_snapshots: string[];
+  sources_gone: string[];
+};
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
 export type Job = {
   id: number;

@@ -29,11 +29,11 @@ export function timeMark(seconds: number, apart: number, language: string): stri
   return new Date(seconds * 1000).toLocaleString(locale(language), form);
 }
 
+/** A word as it is typed in a shell. */
+export const quoted = (word: string): string => (/^[\w\-./:@#%=,+^]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 /** A command as it is typed in a shell. */
-export function commandLine(tool: string, words: string[]): string {
-  const quoted = words.map((word) => (/^[\w\-./:@#%=,+^]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
-  return [tool, ...quoted].join(' ');
-}
+export const commandLine = (tool: string, words: string[]): string => [tool, ...words.map(quoted)].join(' ');
 
 /** The last part of a path: enough to tell devices apart beside their size. */
 export const shortPath = (path: string): string => path.slice(path.lastIndexOf('/') + 1);

@@ -136,6 +136,37 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/policies/preview",
         Access::Role(Role::Viewer),
     ),
+    (
+        Method::GET,
+        "/api/v1/replications",
+        Access::Role(Role::Viewer),
+    ),
+    (
+        Method::POST,
+        "/api/v1/replications",
+        Access::Role(Role::Owner),
+    ),
+    (
+        Method::GET,
+        "/api/v1/replications/{name}",
+        Access::Role(Role::Viewer),
+    ),
+    (
+        Method::PUT,
+        "/api/v1/replications/{name}",
+        Access::Role(Role::Owner),
+    ),
+    (
+        Method::DELETE,
+        "/api/v1/replications/{name}",
+        Access::Role(Role::Owner),
+    ),
+    // Which role an action needs, its command decides.
+    (
+        Method::POST,
+        "/api/v1/replications/{name}/{action}",
+        Access::Role(Role::Operator),
+    ),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (
         Method::GET,

@@ -84,7 +84,8 @@ fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, Problem> {
     Ok(id.0)
 }
 
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+/// Returns what the query of a request asks for.
+pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
     let query = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     Ok(query.0)
 }
@@ -157,7 +158,8 @@ pub(super) async fn retry_job(
     give(&api, peer, user, words)
 }
 
-fn give(
+/// Starts a command for a user, if that role may give it.
+pub(super) fn give(
     api: &Api,
     peer: SocketAddr,
     user: SessionUser,

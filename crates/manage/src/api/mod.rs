@@ -18,6 +18,7 @@ mod live;
 mod policies;
 mod pools;
 mod problem;
+mod replications;
 mod session;
 mod shares;
 mod smb;
@@ -54,6 +55,7 @@ use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::history::History;
 use crate::jobs::{Jobs, StartedCommand};
+use crate::replication::Replications;
 use crate::samba::status::SmbStatus;
 use crate::targets::Targets;
 use asking::Asking;
@@ -103,6 +105,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Lists the sessions of iSCSI initiators.
     fn initiator_sessions(&self) -> Vec<InitiatorSession>;
+
+    /// Returns the jobs of replication.
+    fn replications(&self) -> Arc<Replications>;
 
     /// Returns the ports of the services.
     fn ports(&self) -> Ports;
@@ -234,6 +239,16 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(datasets::list_snapshots))
         .routes(routes!(policies::list_policies))
         .routes(routes!(policies::preview_policy))
+        .routes(routes!(
+            replications::list_replications,
+            replications::create_replication
+        ))
+        .routes(routes!(
+            replications::show_replication,
+            replications::change_replication,
+            replications::remove_replication
+        ))
+        .routes(routes!(replications::act_on_replication))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))
         .routes(routes!(smb::show_smb))

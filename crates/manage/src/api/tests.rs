@@ -10,8 +10,11 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::accounts::{NewKey, Role};
+use crate::replication::{CommonState, Job, ReplicationError, Report};
 
-struct NoPools;
+struct NoPools {
+    replications: Arc<Replications>,
+}
 
 impl Backend for NoPools {
     fn open_pools(&self) -> Vec<PoolHandle> {
@@ -71,6 +74,10 @@ impl Backend for NoPools {
         Vec::new()
     }
 
+    fn replications(&self) -> Arc<Replications> {
+        self.replications.clone()
+    }
+
     fn ports(&self) -> Ports {
         Ports::default()
     }
@@ -83,6 +90,7 @@ struct World {
     _directory: tempfile::TempDir,
     router: Router,
     api: Arc<Api>,
+    replications: Arc<Replications>,
     begun: std::sync::Mutex<std::collections::BTreeMap<Role, Shown>>,
 }
 
@@ -104,7 +112,11 @@ impl World {
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state.db");
-        let opened = Api::open(path, Box::new(NoPools)).await;
+        let replications = Replications::new(directory.path());
+        let backend = NoPools {
+            replications: replications.clone(),
+        };
+        let opened = Api::open(path, Box::new(backend)).await;
         let api = opened.expect("opens").0;
         for role in [Role::Owner, Role::Operator, Role::Viewer] {
             let now = seconds_since_epoch();
@@ -117,6 +129,7 @@ impl World {
             _directory: directory,
             router: router(api.clone()),
             api,
+            replications,
             begun: std::sync::Mutex::default(),
         }
     }
@@ -218,7 +231,10 @@ async fn each_role_makes_the_calls_it_may() {
         keys.push((role, all.await, one.await));
     }
     for (method, path, access) in CALLS {
-        let path = path.replace("{name}", "nothing").replace("{id}", "0");
+        let path = path
+            .replace("{name}", "nothing")
+            .replace("{action}", "run")
+            .replace("{id}", "0");
         let nobody = Shown::default();
         let wrong = Shown {
             key: Some("sanbox_0".to_owned()),
@@ -713,4 +729,166 @@ async fn the_console_is_there_without_a_session_and_is_kept_by_browsers() {
             .status,
         404
     );
+}
+
+/// A job of replication is shown as it stands, and what is done with it is the command that does it in a shell.
+#[tokio::test]
+async fn jobs_of_replication_are_shown_and_their_changes_are_commands() {
+    let world = World::new().await;
+    let (get, post, put) = (&Method::GET, &Method::POST, &Method::PUT);
+    let owner = world.session(Role::Owner).await;
+    let operator = world.session(Role::Operator).await;
+    let all = "/api/v1/replications";
+    let vm = "/api/v1/replications/vm";
+    assert_eq!(
+        world.ask(get, all, &operator, None).await.body,
+        json!({"replications": []})
+    );
+    let wanted = json!({"name": "vm", "from": "tank/vm", "to": "back/vm", "recursive": true, "keep": "daily=30"});
+    let made = world.ask(post, all, &owner, Some(&wanted)).await;
+    assert_eq!(
+        (made.status, &made.body["command"]),
+        (
+            202,
+            &json!(
+                "sanbox replication create vm --from=tank/vm --to=back/vm --recursive --keep=daily=30"
+            )
+        ),
+        "{}",
+        made.body
+    );
+    let job = Job {
+        name: "vm".to_owned(),
+        from: "tank/vm".to_owned(),
+        to: "back/vm".to_owned(),
+        recursive: true,
+        keep: "daily=30".to_owned(),
+        ..Job::default()
+    };
+    let added = world.replications.change(|jobs| jobs.add(job.clone()));
+    added.expect("added");
+    let bad = |key: &str, value: Value| {
+        let mut bad = wanted.clone();
+        bad[key] = value;
+        bad
+    };
+    for (method, path, shown, body, status) in [
+        (post, all, &owner, wanted.clone(), 409),
+        (post, all, &owner, bad("name", json!("-n")), 422),
+        (post, all, &owner, bad("name", json!("<b>")), 422),
+        (post, all, &owner, bad("name", json!("a\nb")), 422),
+        (post, all, &owner, bad("every", json!("often")), 422),
+        (
+            post,
+            all,
+            &owner,
+            bad("from", json!("-oProxyCommand=x:tank")),
+            422,
+        ),
+        (post, all, &owner, bad("paused", json!(true)), 422),
+        (post, all, &operator, bad("name", json!("b")), 403),
+        (put, vm, &owner, wanted.clone(), 409),
+        (put, vm, &owner, bad("to", json!("back/other")), 422),
+        (put, vm, &owner, bad("every", json!("1m")), 202),
+        (
+            put,
+            "/api/v1/replications/none",
+            &owner,
+            wanted.clone(),
+            404,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/run",
+            &operator,
+            json!({}),
+            202,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/dance",
+            &owner,
+            json!({}),
+            404,
+        ),
+        (
+            post,
+            "/api/v1/replications/none/run",
+            &owner,
+            json!({}),
+            404,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/run?rollback=true",
+            &owner,
+            json!({}),
+            422,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/failover",
+            &operator,
+            json!({}),
+            403,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/adopt?rollback=true",
+            &owner,
+            json!({}),
+            202,
+        ),
+    ] {
+        let answer = world.ask(method, path, shown, Some(&body)).await;
+        assert_eq!(
+            answer.status, status,
+            "{method} {path} {body}: {}",
+            answer.body
+        );
+    }
+    let bare = world
+        .ask(post, "/api/v1/replications/vm/pause", &operator, None)
+        .await;
+    assert_eq!(bare.status, 202, "{}", bare.body);
+    assert_eq!(
+        world.ask(&Method::DELETE, vm, &owner, None).await.body["command"],
+        "sanbox replication remove vm"
+    );
+    let common = CommonState {
+        source: "tank/vm".to_owned(),
+        snapshot: "back/vm@<b>".to_owned(),
+        creation: Some(1_700_000_000),
+    };
+    let report = Report {
+        sent: vec!["back/vm@<b>".to_owned()],
+        datasets: 1,
+        as_of: jiff::Timestamp::from_second(1_700_000_000).ok(),
+        common: vec![common],
+        ..Report::default()
+    };
+    let run = world
+        .replications
+        .run(&job, |_| std::future::ready(Ok(report)));
+    assert!(run.await.is_some());
+    let shown = world.ask(get, vm, &operator, None).await.body;
+    assert_eq!(shown["state"], "complete");
+    assert_eq!(shown["as_of"], 1_700_000_000);
+    assert!(shown["lag"].as_i64().expect("known") > 0);
+    assert_eq!(shown["common"][0]["snapshot"], "back/vm@<b>");
+    assert_eq!(shown["history"][0]["snapshots"], 1);
+    let failed = world.replications.run(&job, |_| {
+        std::future::ready(Err(ReplicationError::Unreachable {
+            place: "pool 'back'".to_owned(),
+            why: "it is not imported".to_owned(),
+        }))
+    });
+    assert!(failed.await.is_some());
+    let listed = world.ask(get, all, &operator, None).await.body;
+    let row = &listed["replications"][0];
+    assert_eq!(
+        (&row["state"], &row["cause"]),
+        (&json!("incomplete"), &json!("unreachable"))
+    );
+    assert_eq!(row["as_of"], 1_700_000_000, "what the copy has stays known");
 }

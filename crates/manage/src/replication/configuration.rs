@@ -545,11 +545,12 @@ impl Jobs {
     /// Changes a job.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is none of this name, or a setting has no meaning then.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Job)) -> Result<(), JobError> {
         let found = self.replication.iter_mut().find(|job| job.name == name);
-        change(found.ok_or_else(|| JobError::Unknown(name.to_owned()))?);
-        Ok(())
+        let job = found.ok_or_else(|| JobError::Unknown(name.to_owned()))?;
+        change(job);
+        job.check()
     }
 
     /// Removes a job.

@@ -25,6 +25,7 @@ mod run;
 mod simulation;
 mod upkeep;
 mod window;
+mod words;
 
 pub use backoff::Backoff;
 pub use configuration::{Job, JobError, Jobs, Location};
@@ -35,10 +36,11 @@ pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
 pub use local::LocalEndpoint;
 pub use plan::{DatasetPlan, Step, StreamFrom, TreePlan, Work, plan};
 pub use progress::Progress;
-pub use registry::{Ended, JobState, Replications};
+pub use registry::{Ended, JobState, PastRun, Replications};
 pub use remote::RemoteEndpoint;
-pub use run::{Report, adopt, foresee, reset, run};
+pub use run::{CommonState, Report, adopt, foresee, reset, run};
 pub use window::Window;
+pub use words::{LISTS, SWITCHES, TEXTS};
 
 /// The user property of a target's dataset that holds its [`Mark`].
 pub const MARK_PROPERTY: &str = "org.sanbox:replication";

@@ -3,7 +3,7 @@
 //! All of it is of this process and computed anew by the next one: a start looks at every job once, and finds out from both sides what there
 //! is to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,13 +11,37 @@ use std::time::{Duration, Instant};
 use futures_util::future::{AbortHandle, abortable};
 use jiff::Timestamp;
 
-use super::{Backoff, Job, JobError, Jobs, Progress, ReplicationError, Report};
+use super::{Backoff, CommonState, Job, JobError, Jobs, Progress, ReplicationError, Report};
+
+/// Runs of a job that are remembered.
+const PAST_RUNS_MAX: usize = 100;
+
+/// A run that sent something or was not complete. Runs in a row that met one cause are one entry; those that found nothing to do have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastRun {
+    /// When the first of them began.
+    pub began: Timestamp,
+    /// When the last of them ended.
+    pub ended: Timestamp,
+    /// How many runs.
+    pub runs: u32,
+    /// Snapshots that were sent.
+    pub snapshots: usize,
+    /// Bytes of streams that were sent.
+    pub bytes: u64,
+    /// The cause that kept the last of them from being complete, as a word and in a sentence.
+    pub problem: Option<(&'static str, String)>,
+}
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When.
+    /// When it began.
+    pub began: Timestamp,
+    /// When it ended.
     pub at: Timestamp,
+    /// Bytes of streams that were sent.
+    pub bytes: u64,
     /// What it did, or why it ended early.
     pub result: Result<Report, ReplicationError>,
 }
@@ -49,6 +73,12 @@ pub struct JobState {
     pub failures: u32,
     /// After what time the next run is due; none before the first, which is due at once.
     pub next_in: Option<Duration>,
+    /// Runs of this process that sent something or were not complete, the newest last.
+    pub past: Vec<PastRun>,
+    /// When the oldest of the states was taken that the target has of its datasets, as the last run that could tell left it.
+    pub as_of: Option<Timestamp>,
+    /// What both sides have of each dataset, likewise.
+    pub common: Arc<[CommonState]>,
 }
 
 #[derive(Default)]
@@ -60,6 +90,48 @@ struct Entry {
     failing_since: Option<Timestamp>,
     backoff: Backoff,
     due: Option<Instant>,
+    past: VecDeque<PastRun>,
+    as_of: Option<Timestamp>,
+    common: Arc<[CommonState]>,
+}
+
+impl Entry {
+    /// Remembers a run that is worth it.
+    fn remember(&mut self, ended: &Ended) {
+        let snapshots = ended.result.as_ref().map_or(0, |report| report.sent.len());
+        let problem = ended
+            .problem()
+            .map(|(_, error)| (error.cause(), error.to_string()));
+        if problem.is_none() && snapshots == 0 {
+            return;
+        }
+        let cause = |run: &PastRun| run.problem.as_ref().map(|(cause, _)| *cause);
+        let run = PastRun {
+            began: ended.began,
+            ended: ended.at,
+            runs: 1,
+            snapshots,
+            bytes: ended.bytes,
+            problem,
+        };
+        if let Some(last) = self.past.back_mut()
+            && cause(last).is_some()
+            && cause(last) == cause(&run)
+        {
+            *last = PastRun {
+                began: last.began,
+                runs: last.runs.saturating_add(1),
+                snapshots: last.snapshots + run.snapshots,
+                bytes: last.bytes.saturating_add(run.bytes),
+                ..run
+            };
+            return;
+        }
+        if self.past.len() >= PAST_RUNS_MAX {
+            self.past.pop_front();
+        }
+        self.past.push_back(run);
+    }
 }
 
 /// See the module.
@@ -119,6 +191,9 @@ impl Replications {
             next_in: entry
                 .due
                 .map(|due| due.saturating_duration_since(Instant::now())),
+            past: entry.past.iter().cloned().collect(),
+            as_of: entry.as_of,
+            common: entry.common.clone(),
         }
     }
 
@@ -184,6 +259,7 @@ impl Replications {
     where
         F: Future<Output = Result<Report, ReplicationError>>,
     {
+        let began = Timestamp::now();
         let progress = Arc::new(Progress::default());
         let (work, abort) = abortable(work(progress.clone()));
         {
@@ -192,7 +268,7 @@ impl Replications {
             if entry.running.is_some() {
                 return None;
             }
-            entry.running = Some((progress, abort));
+            entry.running = Some((progress.clone(), abort));
         }
         let running = Running {
             replications: self,
@@ -201,7 +277,9 @@ impl Replications {
         let result = work.await.unwrap_or(Err(ReplicationError::Cancelled));
         drop(running);
         let ended = Ended {
+            began,
             at: Timestamp::now(),
+            bytes: progress.done_bytes(),
             result,
         };
         self.note(job, &ended);
@@ -230,6 +308,11 @@ impl Replications {
                 entry.failing_since.get_or_insert(ended.at);
             }
             None => entry.failing_since = None,
+        }
+        entry.remember(ended);
+        if let Ok(report) = &ended.result {
+            entry.as_of = report.as_of;
+            entry.common = report.common.as_slice().into();
         }
         entry.job = Some(job.clone());
         entry.ended = Some(ended.clone());
@@ -321,5 +404,53 @@ mod tests {
                 .is_some()
         );
         assert_eq!(replications.state_of("a").failing_since, None);
+    }
+
+    #[tokio::test]
+    async fn runs_that_met_one_cause_are_one_entry() {
+        let replications = Replications::new(Path::new("/nonexistent"));
+        let job = job("a");
+        let unreachable = || ReplicationError::Unreachable {
+            place: "backup".to_owned(),
+            why: "no route".to_owned(),
+        };
+        let sent = || Report {
+            sent: vec!["back/a@1".to_owned()],
+            ..Report::default()
+        };
+        for result in [
+            Ok(sent()),
+            Ok(Report::default()),
+            Err(unreachable()),
+            Err(unreachable()),
+            Err(ReplicationError::Cancelled),
+            Ok(sent()),
+            Ok(sent()),
+        ] {
+            let run = replications.run(&job, |_| std::future::ready(result));
+            assert!(run.await.is_some());
+        }
+        let told = |run: PastRun| (run.runs, run.snapshots, run.problem.map(|(cause, _)| cause));
+        let past: Vec<_> = replications
+            .state_of("a")
+            .past
+            .into_iter()
+            .map(told)
+            .collect();
+        assert_eq!(
+            past,
+            [
+                (1, 1, None),
+                (2, 0, Some(unreachable().cause())),
+                (1, 0, Some(ReplicationError::Cancelled.cause())),
+                (1, 1, None),
+                (1, 1, None),
+            ]
+        );
+        for _ in 0..2 * PAST_RUNS_MAX {
+            let run = replications.run(&job, |_| std::future::ready(Ok(sent())));
+            assert!(run.await.is_some());
+        }
+        assert_eq!(replications.state_of("a").past.len(), PAST_RUNS_MAX);
     }
 }

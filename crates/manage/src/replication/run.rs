@@ -25,6 +25,17 @@ const NOT_IN_FORCE: &[&str] = &["mountpoint", "sharenfs", "sharesmb"];
 /// The same for file systems and volumes.
 const NOT_IN_FORCE_ANYWHERE: &[&str] = &["org.sanbox:nbd", "org.sanbox:policy"];
 
+/// The newest state of a dataset that both sides of a job have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommonState {
+    /// Full name at the source.
+    pub source: String,
+    /// Full name of its snapshot at the target.
+    pub snapshot: String,
+    /// When it was taken, in seconds since 1970; `None` when neither a snapshot nor a bookmark of the source tells.
+    pub creation: Option<i64>,
+}
+
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -42,6 +53,8 @@ pub struct Report {
     pub datasets: usize,
     /// When the oldest of the states was taken that the target now has of its datasets.
     pub as_of: Option<Timestamp>,
+    /// What both sides have of each dataset now.
+    pub common: Vec<CommonState>,
 }
 
 /// The two sides of a job, as they were listed.
@@ -106,6 +119,12 @@ pub async fn run(
     upkeep(job, source, target, &settled, now).await?;
     let oldest = settled.iter().filter_map(Settled::creation).min();
     report.as_of = oldest.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let common = |settled: &Settled<'_>| CommonState {
+        source: settled.source.name.clone(),
+        snapshot: format!("{}@{}", settled.target, settled.name),
+        creation: settled.creation(),
+    };
+    report.common = settled.iter().map(common).collect();
     Ok(report)
 }
 

@@ -501,6 +501,8 @@ impl World {
         let run = run(&self.job, &self.source, &self.target, &progress, self.now());
         let result = run.now_or_never().expect("models answer at once");
         let ended = Ended {
+            began: self.now(),
+            bytes: 0,
             at: self.now(),
             result,
         };

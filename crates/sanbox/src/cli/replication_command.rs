@@ -6,8 +6,8 @@ use super::flag::{both, long, short};
 pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
-    operands: "create NAME --from [HOST:]DATASET --to [HOST:]DATASET | list | show NAME | run NAME | cancel NAME | pause NAME | resume NAME | \
-               reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME",
+    operands: "create NAME --from [HOST:]DATASET --to [HOST:]DATASET | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
+               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME",
     flags: &[
         long("from", Some("[HOST:]DATASET"), "create: the source"),
         long(
@@ -18,68 +18,82 @@ pub(crate) const REPLICATION: Command = Command {
         long(
             "ssh",
             Some("COMMAND"),
-            "create: what to run in place of ssh, such as 'ssh -i /root/backup-key'",
+            "create, change: what to run in place of ssh, such as 'ssh -i /root/backup-key'",
         ),
-        both('r', "recursive", None, "create: datasets below go along"),
+        both(
+            'r',
+            "recursive",
+            None,
+            "create, change: datasets below go along",
+        ),
         both(
             'X',
             "exclude",
             Some("DATASET"),
-            "create: leave out a dataset of the source and those below (may be repeated; * for any text)",
+            "create, change: leave out a dataset of the source and those below (may be repeated; * for any text)",
         ),
         long(
             "select",
             Some("PATTERN"),
-            "create: snapshots to send, such as 'auto-*' (may be repeated; all)",
+            "create, change: snapshots to send, such as 'auto-*' (may be repeated; all)",
         ),
         long(
             "newest-only",
             None,
-            "create: send the newest snapshot, not those between",
+            "create, change: send the newest snapshot, not those between",
         ),
         long(
             "take",
             None,
-            "create: the job takes a snapshot of its own where something was written, and keeps only the newest",
+            "create, change: the job takes a snapshot of its own where something was written, and keeps only the newest",
         ),
         long(
             "every",
             Some("TIME"),
-            "create: how often to look for something to send: 30s, 5m, 1h (5m)",
+            "create, change: how often to look for something to send: 30s, 5m, 1h (5m)",
         ),
         long(
             "bandwidth",
             Some("SIZE"),
-            "create: bytes a second at most, such as 20M",
+            "create, change: bytes a second at most, such as 20M",
         ),
         long(
             "window",
             Some("HH:MM-HH:MM"),
-            "create: hours of the day in which the daemon sends",
+            "create, change: hours of the day in which the daemon sends",
         ),
         long(
             "keep",
             Some("POLICY"),
-            "create: what the target keeps, such as 'daily=30 monthly=12' (everything)",
+            "create, change: what the target keeps, such as 'daily=30 monthly=12' (everything)",
         ),
         both(
             'w',
             "raw",
             None,
-            "create: send blocks as they are stored, encrypted ones without their key",
+            "create, change: send blocks as they are stored, encrypted ones without their key",
         ),
-        long("no-properties", None, "create: properties stay here"),
+        long(
+            "no-properties",
+            None,
+            "create, change: properties stay here",
+        ),
         both(
             'o',
             "set",
             Some("PROPERTY=VALUE"),
-            "create: set a property of the target's new datasets (may be repeated)",
+            "create, change: set a property of the target's new datasets (may be repeated)",
         ),
         both(
             'x',
             "not-in-force",
             Some("PROPERTY"),
-            "create: a property comes along and is not put in force (may be repeated)",
+            "create, change: a property comes along and is not put in force (may be repeated)",
+        ),
+        long(
+            "off",
+            Some("SETTING"),
+            "change: turn off recursive, newest-only, take, raw or no-properties (may be repeated)",
         ),
         long(
             "rollback",
@@ -89,7 +103,7 @@ pub(crate) const REPLICATION: Command = Command {
         long("end", None, "test: destroy the clones"),
         short(
             'n',
-            "create, run, adopt, failover, remove: only say what would be done",
+            "create, change, run, adopt, failover, remove: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],
@@ -106,6 +120,8 @@ pub(crate) const REPLICATION: Command = Command {
          'root@backup:vault/vm' as the target pushes, as the source pulls. Nothing is installed there.",
         "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \
          words, and never rolled back unasked: 'adopt --rollback' does it. 'adopt' alone takes a target that exists and has a snapshot in common.",
+        "change: each option that is given replaces that setting, an empty value takes it away, and the next run, which begins at once, has it. \
+         Source and target stay.",
         "pause and resume: the daemon leaves the job alone, or goes on. cancel: ends the run under way; what was sent is kept. reset: gives up \
          what an interrupted receive left at the target, and tries at once. remove: forgets the job; source and target stay as they are.",
         "--keep: of each class the first snapshot of each period stays at the target, so many of them, whatever the source has still. Only \

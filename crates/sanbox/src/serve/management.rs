@@ -12,6 +12,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use manage::api::{Api, Backend, Device, DeviceContent, InitiatorSession, Ports, Share};
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
+use manage::replication::Replications;
 use manage::samba::status::SmbStatus;
 use manage::targets::Targets;
 
@@ -25,6 +26,7 @@ use crate::serve::disks::{self, Asked};
 struct ApplianceBackend {
     appliance: Weak<Appliance>,
     asked: Asked,
+    replications: Arc<Replications>,
 }
 
 impl Backend for ApplianceBackend {
@@ -139,6 +141,10 @@ impl Backend for ApplianceBackend {
         known.map(view).collect()
     }
 
+    fn replications(&self) -> Arc<Replications> {
+        self.replications.clone()
+    }
+
     fn ports(&self) -> Ports {
         let Some(appliance) = self.appliance.upgrade() else {
             return Ports::default();
@@ -163,6 +169,7 @@ pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>>
     let backend = ApplianceBackend {
         appliance: Arc::downgrade(appliance),
         asked: Asked::default(),
+        replications: appliance.replications().clone(),
     };
     let database = appliance.state().path().join("state.db");
     let opened = Api::open(database, Box::new(backend)).await;

@@ -16,6 +16,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
     match words[..] {
         ["create" | "add", name] => create(session, args, name).await,
+        ["change", name] => change(session, args, name),
         ["list"] => list(session, args),
         ["show", name] => show(session, name).await,
         ["run", name] => run_now(session, args, name).await,
@@ -47,28 +48,16 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
         let given = args.long(option).map(str::to_owned);
         given.ok_or_else(|| session.misuse(format!("--{option} is missing")))
     };
-    let owned = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
-    let job = Job {
+    let mut job = Job {
         name: name.to_owned(),
         from: side("from")?,
         to: side("to")?,
-        ssh: args.long("ssh").unwrap_or_default().to_owned(),
-        recursive: args.has_long("recursive"),
-        exclude: owned(args.longs("exclude")),
-        select: owned(args.longs("select")),
-        newest_only: args.has_long("newest-only"),
-        take: args.has_long("take"),
-        every: args.long("every").unwrap_or_default().to_owned(),
-        raw: args.has_long("raw"),
-        without_properties: args.has_long("no-properties"),
-        set: owned(args.longs("set")),
-        not_in_force: owned(args.longs("not-in-force")),
-        bandwidth: args.long("bandwidth").unwrap_or_default().to_owned(),
-        window: args.long("window").unwrap_or_default().to_owned(),
-        keep: args.long("keep").unwrap_or_default().to_owned(),
-        failed_over: false,
-        paused: false,
+        ..Job::default()
     };
+    if args.has_long("off") {
+        return Err(session.misuse("--off is for 'change': what is not given is off"));
+    }
+    apply(args, &mut job);
     job.check().map_err(|error| refused(session, &error))?;
     if args.has('n') {
         return preview(session, &job).await;
@@ -81,6 +70,61 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if !session.appliance.is_daemon() && session.caller.terminal {
         session.out.error("no daemon runs: jobs are carried out as soon as 'sanbox serve' does, or by 'sanbox replication run'");
     }
+    Ok(())
+}
+
+/// Puts the settings that are given in the place of a job's own.
+fn apply(args: &Arguments, job: &mut Job) {
+    for (option, field) in replication::SWITCHES {
+        let is_off = args.longs("off").contains(option);
+        if is_off || args.has_long(option) {
+            *field(job) = !is_off;
+        }
+    }
+    for (option, field) in replication::TEXTS {
+        if let Some(text) = args.long(option) {
+            text.clone_into(field(job));
+        }
+    }
+    for (option, field) in replication::LISTS {
+        let given = args.longs(option);
+        if !given.is_empty() {
+            let entries = given.into_iter().filter(|entry| !entry.is_empty());
+            *field(job) = entries.map(str::to_owned).collect();
+        }
+    }
+}
+
+/// Changes settings of a job; the next run has them.
+fn change(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    for side in ["from", "to"] {
+        if args.has_long(side) {
+            return Err(session.misuse(format!(
+                "--{side} cannot be changed: a job with another {side} is another job"
+            )));
+        }
+    }
+    for switch in args.longs("off") {
+        if !replication::SWITCHES
+            .iter()
+            .any(|(known, _)| *known == switch)
+        {
+            let known: Vec<_> = replication::SWITCHES
+                .iter()
+                .map(|(name, _)| *name)
+                .collect();
+            return Err(session.misuse(format!("--off takes {}, not '{switch}'", known.join(", "))));
+        }
+    }
+    let replications = session.appliance.replications();
+    if args.has('n') {
+        let mut job = job(session, name)?;
+        apply(args, &mut job);
+        return job.check().map_err(|error| refused(session, &error));
+    }
+    let changed = replications.change(|jobs| jobs.change(name, |job| apply(args, job)));
+    changed.map_err(|error| refused(session, &error))?;
+    replications.hurry(name);
     Ok(())
 }
 
