@@ -13,6 +13,7 @@ mod daemon;
 mod draid;
 mod encrypted;
 mod encrypted_changes;
+mod first_day;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

@@ -19,7 +19,7 @@ fn a_pool_without_its_disks_waits_for_them() {
     );
     let shown = place.run("zpool status far | sed 's/  *$//'");
     let expect = "  pool: far
- state: UNAVAIL
+ state: FAULTED
 status: One or more devices could not be opened.  There are insufficient
 \treplicas for the pool to continue functioning.
 action: Attach the missing device and online it using 'zpool online'.
@@ -104,13 +104,58 @@ fn disks_of_another_pool_are_named_as_such() {
     let shown = place.run("zpool status tank");
     assert!(shown.contains("ZFS-8000-5E"), "{shown}");
     assert!(
-        shown.contains("UNAVAIL      0     0     0  corrupted data"),
+        shown.contains("UNAVAIL      0     0     0  invalid label"),
         "{shown}"
     );
     assert!(!shown.contains("Destroy"), "{shown}");
     check(
         &place,
         "mv aside/a a; zpool status -x",
+        "all pools are healthy\n",
+    );
+}
+
+/// What OpenZFS says when the label of a half is gone, or another device lies under its name: others make up for it, and a device
+/// that is there need not be attached.
+// OpenZFS: lib/libzfs/libzfs_status.c, check_status; lib/libzfs/libzfs_pool.c, zpool_state_to_name
+#[test]
+fn devices_with_another_content_are_replaced() {
+    let place = Place::new();
+    check(
+        &place,
+        "truncate -s 128M a b c d && zpool create tank mirror $PWD/a $PWD/b mirror $PWD/c $PWD/d && zpool export tank && \
+         zpool import -d $PWD tank && dd if=/dev/zero of=b bs=1M count=128 conv=notrunc 2>/dev/null",
+        "",
+    );
+    let shown = place.run("zpool status tank");
+    assert!(shown.contains(" state: DEGRADED"), "{shown}");
+    assert!(shown.contains("ZFS-8000-4J"), "{shown}");
+    assert!(
+        shown.contains("Replace the device using 'zpool replace'."),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("UNAVAIL      0     0     0  invalid label"),
+        "{shown}"
+    );
+    check(
+        &place,
+        "truncate -s 128M x; zpool create lake $PWD/x && zpool export lake && mv x b",
+        "",
+    );
+    let shown = place.run("zpool status tank");
+    assert!(shown.contains("ZFS-8000-4J"), "{shown}");
+    assert!(
+        shown.contains("FAULTED      0     0     0  corrupted data"),
+        "{shown}"
+    );
+    // A device that is away is another matter, and the graver one.
+    check(&place, "mkdir away; mv d away", "");
+    let shown = place.run("zpool status tank");
+    assert!(shown.contains("ZFS-8000-2Q"), "{shown}");
+    check(
+        &place,
+        "mv away/d d; zpool replace -f tank $PWD/b; zpool wait tank; zpool status -x",
         "all pools are healthy\n",
     );
 }

@@ -92,7 +92,7 @@ pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf
 pub use dmu::TxgCounters;
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
 pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
-pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
+pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};
 pub use zil::{LogBlocks, ZilStats};
 pub use zpl::{
     Access, Attr, ByteRange, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry,

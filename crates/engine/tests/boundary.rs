@@ -36,6 +36,7 @@ fn identity() -> HostIdentity {
     HostIdentity {
         hostid: 7,
         hostname: "here".into(),
+        kernel: String::new(),
     }
 }
 

@@ -59,6 +59,11 @@ pub mod keys {
     pub const DATASET_NAME: &str = "dsname";
     pub const DATASET_ID: &str = "dsid";
     pub const IOCTL: &str = "ioctl";
+    pub const INPUT: &str = "in_nvl";
+    pub const OUTPUT: &str = "out_nvl";
+    pub const OUTPUT_SIZE: &str = "out_size";
+    pub const ERRNO: &str = "errno";
+    pub const ELAPSED_NS: &str = "elapsed_ns";
 }
 
 /// Encodes one record.

@@ -51,6 +51,7 @@ async fn show(handle: &Handle, directory: PathBuf, name: Option<String>) {
         host: HostIdentity {
             hostid: 1,
             hostname: "example".into(),
+            kernel: String::new(),
         },
         ..ImportPolicy::default()
     };

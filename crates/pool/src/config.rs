@@ -48,6 +48,7 @@ impl Identity {
             host: HostIdentity {
                 hostid: list.u64("hostid").unwrap_or(0),
                 hostname: text("hostname").unwrap_or_default(),
+                kernel: String::new(),
             },
         })
     }

@@ -288,11 +288,7 @@ impl ImportedPool {
         }
         self.create_vdev_objects(tx).await?;
         properties::set::store_all(self, stored, tx).await?;
-        let text = format!(
-            "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
-            env!("CARGO_PKG_VERSION"),
-            self.session.host.hostname
-        );
+        let text = history::version_text(&self.session.host);
         self.log_internal("create", &text, tx).await?;
         if let Some(command) = command {
             let record = history::command_record(command, 0, self.unix_time(), &self.session.host);

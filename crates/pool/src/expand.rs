@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dmu::Tx;
+use vdev::AllocationBias;
 
 use crate::PoolError;
 use crate::pool::{ImportedPool, Pool};
@@ -56,6 +57,7 @@ impl ImportedPool {
         let grown = Rc::new(RefCell::new(Vec::new()));
         let from_task = grown.clone();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let mut growth_bytes = 0;
             for top in imported.tree().tops() {
                 if !imported.may_grow(&top) {
                     continue;
@@ -66,15 +68,23 @@ impl ImportedPool {
                         imported.tree().init_end_labels(leaf.guid).await?;
                     }
                 }
+                if top.bias != AllocationBias::Log {
+                    growth_bytes += imported.growth(&top) << top.metaslab_shift;
+                }
                 let asize = imported.tree().expand(top.id)?;
                 imported
                     .space()
                     .grow_vdev(top.id, asize >> top.metaslab_shift);
-                let text = format!("vdev {} has {asize} bytes", top.id);
-                imported.log_internal("vdev expand", &text, &tx).await?;
                 from_task.borrow_mut().push(top.id);
             }
             imported.dirty_config();
+            if growth_bytes > 0 {
+                // OpenZFS: module/zfs/spa.c, spa_async_thread
+                let size = imported.store().space().size + growth_bytes;
+                let name = imported.config.name();
+                let text = format!("pool '{name}' size: {size}(+{growth_bytes})");
+                imported.log_internal("vdev online", &text, &tx).await?;
+            }
             Ok(())
         })
         .await?;

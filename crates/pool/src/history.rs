@@ -8,7 +8,7 @@
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::{index, len64, u64_at};
 use ondisk::history::{HistoryPhys, keys};
-use ondisk::{NvList, NvValue, ObjectId, ObjectType};
+use ondisk::{NvList, ObjectId, ObjectType, SPA_VERSION_FEATURES};
 
 use crate::status::{HistoryEvent, HistoryRecord};
 use crate::{HostIdentity, PoolError};
@@ -77,6 +77,17 @@ pub(crate) fn command_record(command: &str, user: u64, time: u64, host: &HostIde
         .with(keys::WHO, user)
         .with(keys::TIME, time)
         .with(keys::HOST, host.hostname.as_str())
+}
+
+/// The text of the events `create`, `open` and `import`: which software on which machine.
+// OpenZFS: module/zfs/spa_history.c, spa_history_log_version
+pub(crate) fn version_text(host: &HostIdentity) -> String {
+    let machine = format!("{} {}", host.hostname, host.kernel);
+    format!(
+        "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
+        env!("CARGO_PKG_VERSION"),
+        machine.trim_end()
+    )
 }
 
 /// Makes the list of an internal record.
@@ -203,26 +214,50 @@ fn interpret(list: &NvList) -> HistoryRecord {
             dataset,
             text: text(keys::INTERNAL_STR).unwrap_or_default(),
         }
+    } else if let Some(event) = list.u64(keys::INTERNAL_EVENT) {
+        let text = text(keys::INTERNAL_STR).unwrap_or_default();
+        HistoryEvent::OldInternal { event, text }
     } else if let Some(name) = text(keys::IOCTL) {
-        HistoryEvent::Other(name)
+        let details = request_details(list);
+        HistoryEvent::Request { name, details }
     } else {
-        HistoryEvent::Other(
-            list.iter()
-                .find_map(|(_, value)| match value {
-                    NvValue::Str(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-                    _ => None,
-                })
-                .unwrap_or_default(),
-        )
+        HistoryEvent::Unknown(list.to_text(LIST_INDENT))
     };
+    let elapsed_ns = list.i64(keys::ELAPSED_NS);
+    let elapsed_ns = elapsed_ns.and_then(|elapsed| u64::try_from(elapsed).ok());
     HistoryRecord {
         time: list.u64(keys::TIME).unwrap_or(0),
         hostname: text(keys::HOST).unwrap_or_default(),
         zone: text(keys::ZONE),
         user: list.u64(keys::WHO),
         txg: list.u64(keys::TXG),
+        elapsed_ms: elapsed_ns.map(|elapsed| elapsed / 1_000_000),
         event,
     }
+}
+
+/// Columns before the pairs of a list, and of one that is part of a record.
+const LIST_INDENT: usize = 4;
+
+/// The arguments of a request and its result.
+// OpenZFS: cmd/zpool/zpool_main.c, print_history_records
+fn request_details(record: &NvList) -> String {
+    let mut text = String::new();
+    for (title, key) in [("input", keys::INPUT), ("output", keys::OUTPUT)] {
+        if let Some(list) = record.list(key) {
+            text.push_str(&format!("    {title}:\n{}", list.to_text(2 * LIST_INDENT)));
+        }
+    }
+    if let Some(bytes) = record.i64(keys::OUTPUT_SIZE) {
+        let kib = bytes / 1024;
+        text.push_str(&format!(
+            "    output nvlist omitted; original size: {kib}KB\n"
+        ));
+    }
+    if let Some(number) = record.i64(keys::ERRNO) {
+        text.push_str(&format!("    errno: {number}\n"));
+    }
+    text
 }
 
 async fn read_ring(

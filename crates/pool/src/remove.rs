@@ -80,9 +80,18 @@ impl ImportedPool {
                 "operation not supported on this type of pool".into(),
             ));
         }
+        let path = device.config.path.clone().unwrap_or_default();
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             imported.auxiliary_devices(kind).remove(guid);
-            imported.write_auxiliaries(&tx).await
+            imported.write_auxiliaries(&tx).await?;
+            // OpenZFS: module/zfs/vdev_removal.c, spa_vdev_remove
+            let word = match kind {
+                AuxiliaryKind::Spare => "spare",
+                AuxiliaryKind::Cache => "l2cache",
+            };
+            let name = imported.config.name();
+            let text = format!("{name} vdev ({word}) {path}");
+            imported.log_internal("vdev remove", &text, &tx).await
         })
         .await?;
         let gone = NvList::new().with("vdev_guid", guid.0);

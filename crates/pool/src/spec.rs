@@ -16,6 +16,8 @@ pub struct HostIdentity {
     pub hostid: u64,
     /// `uname -n`.
     pub hostname: String,
+    /// `uname -r -v -m`: what runs on the machine, for the history alone; may be empty.
+    pub kernel: String,
 }
 
 /// One top-level vdev of a new pool.

@@ -21,7 +21,7 @@ use crate::leaf_writes::LeafWrites;
 use crate::queue::Queue;
 use crate::{
     Health, IoClass, LEAF_DATA_START, Location, OpenMode, QueueTuning, VdevConfig, VdevError,
-    VdevStats,
+    VdevStats, note,
 };
 
 /// Bytes of a probe: a read at the start of a label, aligned for every sector size.
@@ -161,7 +161,7 @@ impl Leaf {
             Err(error) => {
                 let reason = match &error {
                     VdevError::TooSmall { .. } | VdevError::SectorSize { .. } => {
-                        "corrupted data".to_owned()
+                        note::CORRUPTED_DATA.to_owned()
                     }
                     VdevError::BadConfig { what } => (*what).to_owned(),
                     VdevError::Open {
@@ -192,13 +192,13 @@ impl Leaf {
             let bad = |what| Err(VdevError::BadConfig { what });
             match config.as_ref().and_then(|config| config.u64("guid")) {
                 Some(found) if found == guid.0 => {}
-                Some(_) => return bad("corrupted data"),
-                None => return bad("missing label"),
+                Some(_) => return bad(note::CORRUPTED_DATA),
+                None => return bad(note::INVALID_LABEL),
             }
             // It may be a half that was split off, or a copy under another pool's guid.
             let named = config.and_then(|config| config.u64("pool_guid"));
             if named.is_some_and(|named| named != pool.0) {
-                return bad("split into new pool");
+                return bad(note::SPLIT);
             }
         }
         Ok(disk)

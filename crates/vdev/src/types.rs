@@ -26,6 +26,19 @@ pub enum OpenMode {
     ReadWrite,
 }
 
+/// Notes of leaves that were opened, and whose content is not what it should be.
+// OpenZFS: cmd/zpool/zpool_main.c, print_status_config; module/zfs/vdev.c, vdev_validate
+pub mod note {
+    /// There is no label that can be read.
+    pub const INVALID_LABEL: &str = "invalid label";
+    /// The label is another vdev's, or the device is too small, or has larger sectors.
+    pub const CORRUPTED_DATA: &str = "corrupted data";
+    /// It was made a pool of its own.
+    pub const SPLIT: &str = "split into new pool";
+    /// Of a pool: its intent log cannot be read.
+    pub const BAD_LOG: &str = "bad intent log";
+}
+
 /// Health of a vdev, as `zpool status` words it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {

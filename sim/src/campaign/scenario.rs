@@ -663,6 +663,7 @@ fn identity() -> HostIdentity {
     HostIdentity {
         hostid: 0x00ab_cdef,
         hostname: "simulated".to_owned(),
+        kernel: String::new(),
     }
 }
 

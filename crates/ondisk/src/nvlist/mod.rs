@@ -5,6 +5,7 @@
 //! ([`NvList::encode_native`], little-endian, for history records).
 
 mod native;
+mod text;
 mod xdr;
 
 use std::fmt;
@@ -274,6 +275,15 @@ impl NvList {
     pub fn u64(&self, name: &str) -> Option<u64> {
         match self.get(name)? {
             NvValue::U64(v) => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// The `i64` called `name`.
+    #[must_use]
+    pub fn i64(&self, name: &str) -> Option<i64> {
+        match self.get(name)? {
+            NvValue::I64(v) => Some(*v),
             _ => None,
         }
     }

@@ -259,11 +259,7 @@ impl Pool {
             return Ok(pool);
         }
         pool.0.dirty_config();
-        let text = format!(
-            "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
-            env!("CARGO_PKG_VERSION"),
-            policy.host.hostname
-        );
+        let text = crate::history::version_text(&policy.host);
         pool.0.queue_internal("import", text);
         if let Some(txg) = pool.0.rewound_to() {
             let text = format!("rewound state to txg={txg}");

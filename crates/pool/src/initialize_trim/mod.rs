@@ -288,8 +288,15 @@ impl ImportedPool {
                 }
             }
             if let Some(event) = event {
-                let text = format!("vdev={} {event}", imported.leaf_path(leaf));
-                imported.log_internal(what.word(), &text, &tx).await?;
+                let path = imported.leaf_path(leaf);
+                let (name, text) = match (event, what) {
+                    // OpenZFS: module/zfs/vdev_initialize.c, vdev_initialize_change_state
+                    ("uninitialized", LeafActivity::Initialize) => {
+                        ("uninitialize", format!("vdev={path}"))
+                    }
+                    _ => (what.word(), format!("vdev={path} {event}")),
+                };
+                imported.log_internal(name, &text, &tx).await?;
             }
             Ok(())
         })

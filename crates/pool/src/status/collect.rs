@@ -217,11 +217,25 @@ impl ImportedPool {
                 .map(|l| l.name.clone())
                 .collect()
         };
-        if let Some(problem) = device_problem(root, &leaves) {
+        if self.is_resilvering(root) {
+            let resilvering = leaves.iter().filter(|leaf| leaf.resilvering);
+            let names = resilvering.map(|leaf| leaf.name.clone()).collect();
+            return (StatusReason::Resilvering, names);
+        }
+        if self.wants_scrub(root) {
+            return (StatusReason::RebuildScrub, Vec::new());
+        }
+        // Data that is lost is worse than a device that others make up for.
+        let is_covered = root.health <= Health::Degraded;
+        let problem = device_problem(is_covered, &leaves);
+        if let Some(problem) = problem.clone().filter(|_| !is_covered) {
             return problem;
         }
         if self.error_logs.count() > 0 {
             return (StatusReason::CorruptData, Vec::new());
+        }
+        if let Some(problem) = problem {
+            return problem;
         }
         let failing =
             |leaf: &&VdevStatus| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0;
@@ -250,10 +264,15 @@ impl ImportedPool {
                 .collect();
             return (StatusReason::Resilvering, stale);
         }
-        if self.wants_scrub(root) {
-            return (StatusReason::RebuildScrub, Vec::new());
-        }
         (StatusReason::Ok, Vec::new())
+    }
+
+    /// Whether a resilver of either kind runs.
+    fn is_resilvering(&self, root: &VdevStatus) -> bool {
+        let scan = self.activities.scan.status();
+        let mut rebuilds = root.children.iter().filter_map(|top| top.rebuild);
+        scan.is_some_and(|scan| scan.resilver && scan.running)
+            || rebuilds.any(|rebuild| rebuild.state == RebuildState::Active)
     }
 
     /// Whether a vdev was resilvered sequentially, and no scrub since has looked at what it got.
@@ -276,31 +295,38 @@ fn mark_idle(vdev: &mut VdevStatus) {
     vdev.children.iter_mut().for_each(mark_idle);
 }
 
-/// Devices that faulted or cannot be opened, and whether the others make up for them.
-fn device_problem(
-    root: &VdevStatus,
-    leaves: &[&VdevStatus],
-) -> Option<(StatusReason, Vec<String>)> {
-    for (health, replicated, alone) in [
+/// Devices that faulted, cannot be opened, or have another content; the words depend on whether the others make up for them.
+// OpenZFS: lib/libzfs/libzfs_status.c, check_status
+fn device_problem(is_covered: bool, leaves: &[&VdevStatus]) -> Option<(StatusReason, Vec<String>)> {
+    type Problem = (fn(&VdevStatus) -> bool, [StatusReason; 2]);
+    let problems: [Problem; 3] = [
         (
-            Health::Faulted,
-            StatusReason::FaultedDeviceReplicated,
-            StatusReason::FaultedDevice,
+            |leaf| leaf.health == Health::Faulted,
+            [
+                StatusReason::FaultedDevice,
+                StatusReason::FaultedDeviceReplicated,
+            ],
         ),
         (
-            Health::Unavail,
-            StatusReason::MissingDeviceReplicated,
-            StatusReason::MissingDevice,
+            |leaf| leaf.health == Health::Unavail && !leaf.has_other_content(),
+            [
+                StatusReason::MissingDevice,
+                StatusReason::MissingDeviceReplicated,
+            ],
         ),
-    ] {
-        let missing = leaves.iter().filter(|leaf| leaf.health == health);
-        let names: Vec<String> = missing.map(|leaf| leaf.name.clone()).collect();
-        if !names.is_empty() {
-            let covered = root.health <= Health::Degraded;
-            return Some((if covered { replicated } else { alone }, names));
-        }
-    }
-    None
+        (
+            |leaf| leaf.health == Health::Unavail,
+            [
+                StatusReason::CorruptLabel,
+                StatusReason::CorruptLabelReplicated,
+            ],
+        ),
+    ];
+    problems.into_iter().find_map(|(is_affected, words)| {
+        let affected = leaves.iter().filter(|leaf| is_affected(leaf));
+        let names: Vec<String> = affected.map(|leaf| leaf.name.clone()).collect();
+        (!names.is_empty()).then(|| (words[usize::from(is_covered)], names))
+    })
 }
 
 fn shown_name(vdev: &vdev::VdevStatus, path: Option<&Path>) -> String {

@@ -6,7 +6,7 @@ pub(crate) mod collect;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vdev::{AllocationBias, VdevStats};
+use vdev::{AllocationBias, VdevStats, note};
 
 /// Health of a pool or a vdev, in OpenZFS's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +116,30 @@ pub enum StatusReason {
     OfflineDevice,
     /// A device was removed.
     RemovedDevice,
+}
+
+impl VdevStatus {
+    /// Whether it was opened, and what is on it is not what the pool wrote there.
+    #[must_use]
+    pub fn has_other_content(&self) -> bool {
+        let others = [note::INVALID_LABEL, note::CORRUPTED_DATA, note::SPLIT];
+        self.note
+            .as_deref()
+            .is_some_and(|note| others.contains(&note))
+    }
+
+    /// Returns the word for its state that `zpool status` and `zpool list -v` print.
+    // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_state_to_name
+    #[must_use]
+    pub fn state_word(&self) -> &'static str {
+        match (self.health, self.note.as_deref()) {
+            (Health::Unavail, Some(note::CORRUPTED_DATA | note::BAD_LOG)) => {
+                Health::Faulted.as_str()
+            }
+            (Health::Unavail, Some(note::SPLIT)) => "SPLIT",
+            (health, _) => health.as_str(),
+        }
+    }
 }
 
 /// A scrub or resilver, as far as it has come.
@@ -415,6 +439,8 @@ pub struct HistoryRecord {
     pub user: Option<u64>,
     /// Transaction group, for internal events.
     pub txg: Option<u64>,
+    /// How long it took in milliseconds, when recorded.
+    pub elapsed_ms: Option<u64>,
     /// What was recorded.
     pub event: HistoryEvent,
 }
@@ -433,6 +459,20 @@ pub enum HistoryEvent {
         /// Details.
         text: String,
     },
-    /// Anything else (ioctl records), as text.
-    Other(String),
+    /// An event of a pool that is older than feature flags, by its number.
+    OldInternal {
+        /// The number.
+        event: u64,
+        /// Details.
+        text: String,
+    },
+    /// What OpenZFS was asked for by a program.
+    Request {
+        /// What, such as `snapshot`.
+        name: String,
+        /// With which arguments and result: lines, each with its end.
+        details: String,
+    },
+    /// None of these: its pairs, a line each.
+    Unknown(String),
 }

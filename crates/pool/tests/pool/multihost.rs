@@ -14,6 +14,7 @@ fn other_host() -> HostIdentity {
     HostIdentity {
         hostid: 0x8765_4321,
         hostname: "there".into(),
+        kernel: String::new(),
     }
 }
 

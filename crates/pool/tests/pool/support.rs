@@ -16,6 +16,7 @@ pub(crate) fn host() -> HostIdentity {
     HostIdentity {
         hostid: 0x1234_5678,
         hostname: "here".into(),
+        kernel: String::new(),
     }
 }
 

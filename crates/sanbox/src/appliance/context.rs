@@ -34,6 +34,7 @@ impl Context {
         let identity = HostIdentity {
             hostid: hostid(&state)?,
             hostname: hostname(),
+            kernel: kernel(),
         };
         let tunables = tuning::from_config(&config.tuning).map_err(anyhow::Error::msg)?;
         let memory = Plan::of(memory_ceiling(&config));
@@ -160,6 +161,14 @@ fn hostname() -> String {
         .nodename()
         .to_string_lossy()
         .into_owned()
+}
+
+/// What runs on this machine: release, version, architecture.
+fn kernel() -> String {
+    let uname = rustix::system::uname();
+    [uname.release(), uname.version(), uname.machine()]
+        .map(|text| text.to_string_lossy())
+        .join(" ")
 }
 
 /// The machine's identifier as OpenZFS reads it, or one of the state directory's own.

@@ -272,14 +272,20 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     } else {
         format!("cannot attach {new} to {old}")
     };
-    if !replace && is_raidz(&pool, old).await {
-        return Err(session.fail(format!(
-            "{subject}: attaching a device to a raidz expands it, which is not supported yet"
-        )));
-    }
     let Some(guid) = vdev_guid(&pool, old).await? else {
         return Err(session.fail(format!("{subject}: no such device in pool")));
     };
+    if !replace && let Some(raidz) = raidz_of(&pool, guid).await {
+        let why = match raidz == *old {
+            true => String::new(),
+            false => format!(
+                "can only attach to mirrors and top-level disks; {old} is part of {raidz}, and "
+            ),
+        };
+        return Err(session.fail(format!(
+            "{subject}: {why}attaching a device to a raidz expands it, which is not supported yet"
+        )));
+    }
     let path = if is_spare_name(new) && new != old {
         if !replace {
             return Err(session.fail(format!(
@@ -416,13 +422,15 @@ async fn leaf(session: &Session, pool: &PoolHandle, word: &str, verb: &str) -> R
     }
 }
 
-/// Whether a top-level vdev of this name is a raidz, whatever its health.
-async fn is_raidz(pool: &PoolHandle, name: &str) -> bool {
-    let Ok(status) = pool.status().await else {
-        return false;
-    };
-    let mut tops = status.root.children.iter();
-    name.starts_with("raidz") && tops.any(|top| top.name == name)
+/// The name of the raidz that a vdev is, or is part of, whatever its health.
+async fn raidz_of(pool: &PoolHandle, guid: u64) -> Option<String> {
+    fn holds(vdev: &VdevStatus, guid: u64) -> bool {
+        vdev.guid == guid || vdev.children.iter().any(|child| holds(child, guid))
+    }
+    let status = pool.status().await.ok()?;
+    let mut tops = status.root.children.into_iter();
+    let raidz = tops.find(|top| top.name.starts_with("raidz") && holds(top, guid))?;
+    Some(raidz.name)
 }
 
 async fn path_of(pool: &PoolHandle, guid: u64) -> Option<std::path::PathBuf> {

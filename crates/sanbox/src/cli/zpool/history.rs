@@ -1,6 +1,6 @@
 //! `zpool history` and `zpool sync`.
 
-use engine::HistoryEvent;
+use engine::{HistoryEvent, HistoryRecord};
 
 use super::subjects;
 use crate::cli::command::{Command, Word, options};
@@ -73,45 +73,59 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
                 continue;
             }
         };
-        for record in records {
-            let time = history_date(record.time);
-            let mut line = match &record.event {
-                HistoryEvent::Command(command) => format!("{time} {command}"),
-                _ if !internal => continue,
-                HistoryEvent::Internal {
-                    name,
-                    dataset,
-                    text,
-                } => {
-                    let txg = record.txg.unwrap_or(0);
-                    let mut line = format!("{time} [txg:{txg}] {name}");
-                    if let Some((dataset, object)) = dataset {
-                        line.push_str(&format!(" {dataset} ({object})"));
-                    }
-                    format!("{line} {text}")
-                }
-                HistoryEvent::Other(text) => format!("{time} {text}"),
-            };
-            if long {
-                line.push_str(" [");
-                if let Some(user) = record.user {
-                    line.push_str(&format!("user {user} "));
-                    if let Some(name) = crate::cli::user_name(user) {
-                        line.push_str(&format!("({name}) "));
-                    }
-                }
-                line.push_str(&format!("on {}", record.hostname));
-                if let Some(zone) = &record.zone {
-                    line.push_str(&format!(":{zone}"));
-                }
-                line.push(']');
+        for record in &records {
+            if internal || matches!(record.event, HistoryEvent::Command(_)) {
+                session.out.line(record_text(record, long));
             }
-            session.out.line(line);
         }
         session.out.line("");
         session.out.flush().await?;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+/// A record as a line, or as lines when it holds a list; with user and host if `long`.
+// OpenZFS: cmd/zpool/zpool_main.c, print_history_records
+fn record_text(record: &HistoryRecord, long: bool) -> String {
+    let mut time = history_date(record.time);
+    if let Some(elapsed) = record.elapsed_ms {
+        time.push_str(&format!(" ({elapsed}ms)"));
+    }
+    let txg = record.txg.unwrap_or(0);
+    let mut text = match &record.event {
+        HistoryEvent::Command(command) => format!("{time} {command}"),
+        HistoryEvent::Internal {
+            name,
+            dataset,
+            text,
+        } => {
+            let dataset = match dataset {
+                Some((dataset, object)) => format!(" {dataset} ({object})"),
+                None => String::new(),
+            };
+            format!("{time} [txg:{txg}] {name}{dataset} {text}")
+        }
+        HistoryEvent::OldInternal { event, text } => {
+            format!("{time} [internal event {event} txg:{txg}] {text}")
+        }
+        HistoryEvent::Request { name, details } => format!("{time} ioctl {name}\n{details}"),
+        HistoryEvent::Unknown(list) => format!("{time} unrecognized record:\n{list}"),
+    };
+    if long {
+        text.push_str(" [");
+        if let Some(user) = record.user {
+            text.push_str(&format!("user {user} "));
+            if let Some(name) = crate::cli::user_name(user) {
+                text.push_str(&format!("({name}) "));
+            }
+        }
+        text.push_str(&format!("on {}", record.hostname));
+        if let Some(zone) = &record.zone {
+            text.push_str(&format!(":{zone}"));
+        }
+        text.push(']');
+    }
+    text
 }
 
 pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {

@@ -228,8 +228,7 @@ async fn look(subject: &Subject, verbose: bool) -> PoolRow {
             status: None,
             properties: Vec::new(),
             guid: cached.guid,
-            // OpenZFS: a pool of the cache file that cannot be opened is listed as FAULTED.
-            health: "FAULTED".to_owned(),
+            health: super::status::STATE_CLOSED.to_owned(),
         },
     }
 }
@@ -364,7 +363,7 @@ fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
         fragmentation,
         when_top(capacity),
         dash(),
-        vdev.health.as_str().to_owned(),
+        vdev.state_word().to_owned(),
     ]
 }
 
@@ -470,6 +469,6 @@ pub(super) fn vdev_json(vdev: &VdevStatus, style: NameStyle, integers: bool) -> 
         object["path"] = Value::from(path.to_string_lossy());
     }
     object["class"] = Value::from(vdev.bias.as_str().unwrap_or("normal"));
-    object["state"] = Value::from(vdev.health.as_str());
+    object["state"] = Value::from(vdev.state_word());
     object
 }

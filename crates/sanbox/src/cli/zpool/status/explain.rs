@@ -370,21 +370,112 @@ mod tests {
         }
     }
 
+    /// Which words of a row are OpenZFS's own.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Words {
+        /// All.
+        Theirs,
+        /// What is the matter; what to do about it is said otherwise, or they do not say.
+        OurAction,
+        /// What to do about it.
+        OurStatus,
+        /// None: a cause that they do not know.
+        Ours,
+    }
+
+    /// Each cause with its code, and which words OpenZFS's `zpool` has, too.
+    // OpenZFS: lib/libzfs/libzfs_status.c, zfs_msgid_table
+    const CODES: &[(Cause, &str, Words)] = &{
+        use StatusReason as R;
+        use Words::{OurAction, OurStatus, Ours, Theirs};
+        [
+            (
+                Cause::Reported(R::MissingDeviceReplicated),
+                "ZFS-8000-2Q",
+                Theirs,
+            ),
+            (Cause::Reported(R::MissingDevice), "ZFS-8000-3C", Theirs),
+            (
+                Cause::Reported(R::CorruptLabelReplicated),
+                "ZFS-8000-4J",
+                Theirs,
+            ),
+            // Theirs destroys the pool.
+            (Cause::Reported(R::CorruptLabel), "ZFS-8000-5E", OurAction),
+            (Cause::Reported(R::BadGuidSum), "ZFS-8000-6X", OurAction),
+            // Theirs destroys the pool.
+            (Cause::Reported(R::CorruptPool), "ZFS-8000-72", OurAction),
+            (Cause::Reported(R::CorruptData), "ZFS-8000-8A", Theirs),
+            (Cause::Reported(R::FailingDevice), "ZFS-8000-9P", Theirs),
+            (Cause::Reported(R::VersionNewer), "ZFS-8000-A5", Theirs),
+            (Cause::Reported(R::HostidMismatch), "ZFS-8000-EY", Theirs),
+            (Cause::Reported(R::HostidActive), "ZFS-8000-EY", OurAction),
+            (Cause::NoHostId, "ZFS-8000-EY", OurStatus),
+            (Cause::ForeignHost, "ZFS-8000-EY", OurAction),
+            (Cause::Reported(R::IoFailureWait), "ZFS-8000-HC", Theirs),
+            (Cause::Reported(R::IoFailureContinue), "ZFS-8000-JQ", Theirs),
+            // Theirs restarts the machine.
+            (
+                Cause::Reported(R::IoFailureMultihost),
+                "ZFS-8000-MM",
+                OurAction,
+            ),
+            (Cause::MissingLogs, "ZFS-8000-K4", OurAction),
+            (Cause::Reported(R::UnsupportedFeatureRead), "", Theirs),
+            (Cause::Reported(R::UnsupportedFeatureWrite), "", Theirs),
+            (Cause::Reported(R::FaultedDeviceReplicated), "", Theirs),
+            // Theirs destroys the pool.
+            (Cause::Reported(R::FaultedDevice), "", OurAction),
+            (Cause::Reported(R::FeaturesDisabled), "", Theirs),
+            (Cause::Reported(R::Resilvering), "", Theirs),
+            (Cause::Reported(R::RebuildScrub), "", Theirs),
+            (Cause::Reported(R::OfflineDevice), "", Theirs),
+            (Cause::Reported(R::RemovedDevice), "", Theirs),
+            (Cause::Reported(R::OutOfSpace), "", Ours),
+            (Cause::UnreplayedLog, "", Ours),
+            (Cause::EndedElsewhere, "", Ours),
+            (Cause::Unknown, "", Ours),
+        ]
+    };
+
     #[test]
-    fn a_missing_disk_has_openzfs_code() {
-        for (reason, code) in [
-            (StatusReason::MissingDeviceReplicated, "ZFS-8000-2Q"),
-            (StatusReason::MissingDevice, "ZFS-8000-3C"),
-            (StatusReason::CorruptLabelReplicated, "ZFS-8000-4J"),
-            (StatusReason::CorruptLabel, "ZFS-8000-5E"),
-            (StatusReason::BadGuidSum, "ZFS-8000-6X"),
-            (StatusReason::CorruptData, "ZFS-8000-8A"),
-            (StatusReason::FailingDevice, "ZFS-8000-9P"),
-            (StatusReason::IoFailureWait, "ZFS-8000-HC"),
-            (StatusReason::IoFailureContinue, "ZFS-8000-JQ"),
-        ] {
-            assert_eq!(explained(Cause::Reported(reason)).0, code, "{reason:?}");
+    fn each_cause_has_one_row_and_openzfs_code() {
+        assert_eq!(CODES.len(), EXPLANATIONS.len());
+        for (cause, code, _) in CODES {
+            assert_eq!(explained(*cause).0, *code, "{cause:?}");
+            let rows = EXPLANATIONS.iter().filter(|row| row.cause == *cause);
+            assert_eq!(rows.count(), 1, "{cause:?}");
         }
+    }
+
+    #[test]
+    fn the_words_are_those_of_openzfs_zpool() {
+        let theirs = ["/usr/sbin/zpool", "/sbin/zpool"]
+            .iter()
+            .filter_map(|path| std::fs::read(path).ok())
+            .find(|bytes| is_in(bytes, "libzfs"));
+        let Some(theirs) = theirs else {
+            return oracle::skip(
+                "the words of zpool status",
+                "OpenZFS's zpool is not installed",
+            );
+        };
+        for row in EXPLANATIONS {
+            let words = match [row.status, row.action].map(|words| is_in(&theirs, words)) {
+                [true, true] => Words::Theirs,
+                [true, false] => Words::OurAction,
+                [false, true] => Words::OurStatus,
+                [false, false] => Words::Ours,
+            };
+            let cause = row.cause;
+            let listed = CODES.iter().find(|(known, ..)| *known == cause);
+            assert_eq!(Some(words), listed.map(|row| row.2), "{cause:?}");
+        }
+    }
+
+    fn is_in(bytes: &[u8], words: &str) -> bool {
+        let words = words.as_bytes();
+        bytes.windows(words.len()).any(|window| window == words)
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) fn pool_json(model: &PoolModel, options: Options) -> Value {
     let text = |value: u64| forms::text(&value.to_string(), options.integers);
     let mut object = json!({
         "name": status.name,
-        "state": status.health.as_str(),
+        "state": model.state,
         "pool_guid": text(status.guid),
         "txg": text(status.txg),
         "spa_version": text(5000),

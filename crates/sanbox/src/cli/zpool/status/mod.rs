@@ -14,6 +14,7 @@ use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 use json::pool_json;
 use model::PoolModel;
+pub(super) use model::STATE_CLOSED;
 use text::pool_text;
 
 options! {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::{
     AllocationBias, EngineError, Health, PoolError, PoolStatus, RemovalStatus, StatusReason,
-    VdevStatus,
+    VdevStatus, vdev_note as note,
 };
 use manage::state::CachedVdev;
 
@@ -64,10 +64,34 @@ impl Cause {
     }
 }
 
+/// The state of a pool that is known and cannot be opened, whatever state its top-level vdevs have.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_get_state_str
+pub(in crate::cli::zpool) const STATE_CLOSED: &str = "FAULTED";
+
+impl Cause {
+    /// What the line of the pool says at its end, of a pool that cannot be opened.
+    // OpenZFS: cmd/zpool/zpool_main.c, print_status_config
+    fn note(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Reported(StatusReason::MissingDevice) => "insufficient replicas",
+            Self::Reported(StatusReason::CorruptPool) => note::CORRUPTED_DATA,
+            Self::Reported(StatusReason::HostidActive) | Self::NoHostId => "currently in use",
+            Self::Reported(StatusReason::VersionNewer) => "newer version",
+            Self::Reported(
+                StatusReason::UnsupportedFeatureRead | StatusReason::UnsupportedFeatureWrite,
+            ) => "unsupported feature(s)",
+            Self::MissingLogs => note::BAD_LOG,
+            _ => return None,
+        })
+    }
+}
+
 /// A pool as it is shown.
 pub(super) struct PoolModel {
     pub(super) status: PoolStatus,
     pub(super) cause: Cause,
+    /// The state of the whole.
+    pub(super) state: &'static str,
 }
 
 impl Default for PoolModel {
@@ -75,6 +99,7 @@ impl Default for PoolModel {
         Self {
             status: PoolStatus::default(),
             cause: Cause::Reported(StatusReason::Ok),
+            state: Health::Online.as_str(),
         }
     }
 }
@@ -86,7 +111,12 @@ impl PoolModel {
             Subject::Open(pool) => {
                 let status = pool.status().await.ok()?;
                 let cause = Cause::Reported(status.reason);
-                Some(Self { status, cause })
+                let state = status.health.as_str();
+                Some(Self {
+                    status,
+                    cause,
+                    state,
+                })
             }
             Subject::Closed(cached, error) => {
                 Some(closed(cached, error, &found(session, cached).await))
@@ -144,14 +174,9 @@ fn closed(cached: &CachedPool, error: &EngineError, found: &FoundDevices) -> Poo
         let vdevs = cached.vdevs.iter();
         vdevs.map(|vdev| vdev_status(vdev, found)).collect()
     };
-    let mut note = None;
-    if cause == Cause::Reported(StatusReason::MissingDevice) {
-        note = Some("insufficient replicas".to_owned());
-        if has_only_bad_labels(&tops) {
-            cause = Cause::Reported(StatusReason::CorruptLabel);
-        }
-    } else if cause == Cause::Reported(StatusReason::CorruptPool) {
-        note = Some("corrupted data".to_owned());
+    let root_note = cause.note();
+    if cause == Cause::Reported(StatusReason::MissingDevice) && has_only_bad_labels(&tops) {
+        cause = Cause::Reported(StatusReason::CorruptLabel);
     }
     let auxiliary = |vdev: &CachedVdev, health: Health| {
         let path = vdev.path.clone().unwrap_or_default();
@@ -176,7 +201,7 @@ fn closed(cached: &CachedPool, error: &EngineError, found: &FoundDevices) -> Poo
             name: cached.name.clone(),
             kind: "root".to_owned(),
             health: Health::Unavail,
-            note,
+            note: root_note.map(str::to_owned),
             children: tops,
             ..VdevStatus::default()
         },
@@ -186,7 +211,11 @@ fn closed(cached: &CachedPool, error: &EngineError, found: &FoundDevices) -> Poo
         caches: caches.map(|vdev| auxiliary(vdev, Health::Online)).collect(),
         ..PoolStatus::default()
     };
-    PoolModel { status, cause }
+    PoolModel {
+        status,
+        cause,
+        state: STATE_CLOSED,
+    }
 }
 
 /// What goes with the words for an error: features by name, else the error itself.
@@ -201,7 +230,6 @@ fn details(error: &EngineError) -> Vec<String> {
 }
 
 const CANNOT_OPEN: &str = "cannot open";
-const BAD_LABEL: &str = "corrupted data";
 
 fn plain(vdev: &CachedVdev) -> VdevStatus {
     VdevStatus {
@@ -272,7 +300,7 @@ fn leaf(vdev: &CachedVdev, found: &FoundDevices) -> VdevStatus {
     let foreign = path.and_then(|path| found.foreign.get(path));
     status.note = Some(match foreign {
         Some(pool) => format!("part of pool '{pool}'"),
-        None if path.is_some_and(Path::exists) => BAD_LABEL.to_owned(),
+        None if path.is_some_and(Path::exists) => note::INVALID_LABEL.to_owned(),
         None => CANNOT_OPEN.to_owned(),
     });
     status
@@ -290,7 +318,7 @@ fn has_only_bad_labels(tops: &[VdevStatus]) -> bool {
     for top in tops {
         lost(top, &mut leaves);
     }
-    let is_bad = |leaf: &&VdevStatus| leaf.note.as_deref() == Some(BAD_LABEL);
+    let is_bad = |leaf: &&VdevStatus| leaf.note.as_deref() == Some(note::INVALID_LABEL);
     !leaves.is_empty() && leaves.iter().all(is_bad)
 }
 
@@ -385,7 +413,7 @@ mod tests {
             ],
             &[1],
             "tank UNAVAIL insufficient replicas\n mirror-0 DEGRADED -\n  /gone/a ONLINE -\n  \
-             /gone/x UNAVAIL part of pool 'lake'\n / UNAVAIL corrupted data\n",
+             /gone/x UNAVAIL part of pool 'lake'\n / UNAVAIL invalid label\n",
         );
         check(
             vec![top(

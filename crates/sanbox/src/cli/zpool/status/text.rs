@@ -15,11 +15,7 @@ use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
 /// Returns all that is said of a pool; `damaged` are the files that lost data, if they are to be named.
 pub(super) fn pool_text(model: &PoolModel, damaged: Option<&[String]>, options: Options) -> String {
     let status = &model.status;
-    let mut text = format!(
-        "  pool: {}\n state: {}\n",
-        status.name,
-        status.health.as_str()
-    );
+    let mut text = format!("  pool: {}\n state: {}\n", status.name, model.state);
     if let Some(explanation) = explain(model) {
         text.push_str(&format!(
             "status: {}\naction: {}\n",
@@ -132,7 +128,7 @@ fn vdev_lines(
     text.push_str(&format!(
         "\t{:depth$}{name:<rest$}  {:<8} {:>5} {:>5} {:>5}",
         "",
-        vdev.health.as_str(),
+        vdev.state_word(),
         number(vdev.read_errors),
         number(vdev.write_errors),
         number(vdev.checksum_errors),

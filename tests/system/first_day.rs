@@ -1,0 +1,205 @@
+//! Goal: what an administrator meets first is right: what is said at a terminal, what the history keeps, what `rpcinfo` lists, which
+//! directories are left behind, what an end waits for.
+//! Method: the programs run at a pseudo-terminal (script(1)), beside zdb and rpcinfo, and with mounts.
+
+use std::time::{Duration, Instant};
+
+use tests::golden::Golden;
+use tests::{oracle, skip};
+
+use crate::cli::Place;
+use crate::snapdir::can_mount;
+
+/// What is said once at a terminal, without a daemon.
+const NOTE: &str = "note: nothing is mounted or shared until 'sanbox serve' or 'sanbox mount' runs";
+
+/// Runs a command at a terminal; returns what the terminal showed.
+fn at_terminal(place: &Place, command: &str) -> String {
+    place
+        .run(&format!("script -qec '{command}' /dev/null"))
+        .replace('\r', "")
+}
+
+#[test]
+fn a_terminal_is_told_that_nothing_is_mounted_and_a_script_is_not() {
+    let mut place = Place::new();
+    place.run("truncate -s 128M a b");
+    assert_eq!(
+        at_terminal(&place, "zpool create tank $PWD/a"),
+        format!("{NOTE}\n")
+    );
+    assert_eq!(
+        at_terminal(&place, "zfs create tank/fs"),
+        format!("{NOTE}\n")
+    );
+    assert_eq!(
+        place.run("zfs create tank/quiet; zpool create lake $PWD/b"),
+        ""
+    );
+    // What is printed is what a program reads: the note goes to standard error.
+    assert_eq!(at_terminal(&place, "zfs create tank/other 2>/dev/null"), "");
+    place.serve(&["--nfs-port", "0"]);
+    assert_eq!(at_terminal(&place, "zfs create tank/served"), "");
+    place.stop();
+}
+
+/// The records of a pool's history, internal ones too, without what only one of two programs prints: empty lines, and how
+/// long a request took.
+fn records(text: &str) -> Vec<String> {
+    let lines = text.lines().skip_while(|line| !line.starts_with("History"));
+    let plain = |line: &str| match line.split_once(" (") {
+        Some((time, rest)) if !time.contains(' ') => {
+            let rest = rest.split_once("ms) ").map_or(rest, |(_, rest)| rest);
+            format!("{time} {rest}")
+        }
+        _ => line.to_owned(),
+    };
+    lines
+        .skip(1)
+        .filter(|line| !line.is_empty())
+        .map(plain)
+        .collect()
+}
+
+#[test]
+fn the_history_of_openzfs_pools_is_what_zdb_prints() {
+    if !oracle::has_zdb() {
+        return skip("histories", "zdb is not installed");
+    }
+    // With requests and their arguments, a device that is missing, and an expansion.
+    for name in [
+        "h-snapshots",
+        "o-features",
+        "p1-degraded-raidz2",
+        "q-raidz-expanded",
+    ] {
+        let golden = Golden::unpack(name).expect("a golden pool");
+        let place = Place::new();
+        let directory = golden.directory().display();
+        let pool = &golden.name;
+        place.run(&format!(
+            "zpool import -f -o readonly=on -d {directory} {pool}"
+        ));
+        let ours = place.run(&format!("zpool history -i {pool}"));
+        let theirs = place.run(&format!("zdb -h -e -p {directory} {pool} 2>/dev/null"));
+        let (ours, theirs) = (records(&ours), records(&theirs));
+        assert!(ours.len() > 5, "{name}: {ours:?}");
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+#[test]
+fn rpcinfo_lists_what_is_served() {
+    let place = Place::new();
+    if !place.run("command -v rpcinfo").contains("rpcinfo") {
+        return skip(
+            "rpcinfo",
+            "it is not installed (tests/oracles/install clients)",
+        );
+    }
+    if !place.run("unshare -n true").is_empty() {
+        return skip(
+            "rpcinfo",
+            "no network namespace of its own, in which port 111 is free",
+        );
+    }
+    place.run("truncate -s 128M a; zpool create tank $PWD/a; zfs create -o sharenfs=rw tank/fs");
+    let said = place.run(
+        "unshare -n sh -c 'ip link set lo up; sanbox serve --listen 127.0.0.1 --nbd-port 0 --https-port 0 2>log & \
+         for try in $(seq 200); do grep -q ready log && break; sleep 0.1; done; \
+         rpcinfo -p 127.0.0.1 | tr -s \" \"; rpcinfo -T tcp 127.0.0.1 nfs 3; rpcinfo -T tcp 127.0.0.1 nfs 4; \
+         rpcinfo -T tcp 127.0.0.1 mountd 3; kill $!; wait $!'",
+    );
+    let expect = " program vers proto port service
+ 100000 4 tcp 111 portmapper
+ 100000 3 tcp 111 portmapper
+ 100000 2 tcp 111 portmapper
+ 100003 3 tcp 2049 nfs
+ 100003 4 tcp 2049 nfs
+ 100005 3 tcp 2049 mountd
+ 100005 1 tcp 2049 mountd
+program 100003 version 3 ready and waiting
+program 100003 version 4 ready and waiting
+program 100005 version 3 ready and waiting
+";
+    assert_eq!(said, expect);
+}
+
+/// Directories that were made for file systems go with the pool, if they are empty and their names follow from those of the
+/// file systems.
+// OpenZFS: lib/libzfs/libzfs_mount.c, remove_mountpoint
+#[test]
+fn empty_mount_directories_go_with_an_export() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.run(
+        "truncate -s 128M a; mkdir root; zpool create -R $PWD/root tank $PWD/a; zfs create tank/one; zfs create tank/one/two; \
+         zfs create -o mountpoint=/chosen tank/three",
+    );
+    place.serve(&["--nfs-port", "0", "--mount"]);
+    let listed = "cd root && find . | sort";
+    let mounted = place.run(listed);
+    for directory in ["./tank/one/two", "./chosen"] {
+        assert!(mounted.lines().any(|line| line == directory), "{mounted}");
+    }
+    // Below the mount, which hides it: it is there when the file system has gone.
+    place.run("zfs unmount -a; touch root/tank/kept; zfs mount -a");
+    assert_eq!(place.run("zpool export tank"), "");
+    assert_eq!(place.run(listed), ".\n./chosen\n./tank\n./tank/kept\n");
+    // An import makes them again.
+    assert_eq!(
+        place.run("rm root/tank/kept; zpool import -R $PWD/root -d $PWD tank"),
+        ""
+    );
+    assert_eq!(place.run(listed), mounted);
+    assert_eq!(place.run("zpool destroy tank"), "");
+    assert_eq!(place.run(listed), ".\n./chosen\n");
+    place.stop();
+}
+
+/// An end that has to wait says for what: here for the file under a pool, which lies on the mount of a process that stands still.
+#[test]
+fn an_end_says_what_it_waits_for() {
+    let (mut below, mut place) = (Place::new(), Place::new());
+    if !can_mount(&below) {
+        return;
+    }
+    below.run("truncate -s 512M a; mkdir m; zpool create -O mountpoint=$PWD/m base $PWD/a");
+    below.serve(&["--nfs-port", "0", "--mount"]);
+    let disk = format!("{}/m/disk", below.work());
+    assert_eq!(
+        place.run(&format!(
+            "truncate -s 128M {disk}; zpool create tank {disk}"
+        )),
+        ""
+    );
+    place.serve(&["--nfs-port", "0"]);
+    assert_eq!(place.run("zfs create tank/fs"), "");
+    signal(below.pid(), "-STOP");
+    let pid = place.pid();
+    signal(pid, "-TERM");
+    let began = Instant::now();
+    let waits = "still waiting for mounts to be released and pools to be written out: 'tank' (";
+    while !place.log().contains(waits) && began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    signal(below.pid(), "-CONT");
+    let daemon = place.take_daemon();
+    let ended = daemon.expect("a daemon").wait().expect("its end");
+    let log = place.log();
+    assert!(log.contains(waits), "{log}");
+    assert!(
+        ended.success() && log.ends_with("INFO sanbox: ended\n"),
+        "{log}"
+    );
+    assert_eq!(place.run("zfs list -H -o name"), "tank\ntank/fs\n");
+    below.stop();
+}
+
+fn signal(pid: u32, signal: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let sent = kill.args([signal, &pid.to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
