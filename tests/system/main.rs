@@ -13,6 +13,8 @@ mod daemon;
 mod draid;
 mod encrypted;
 mod encrypted_changes;
+mod encrypted_commands;
+mod encrypted_created;
 mod first_day;
 mod golden_archives;
 mod golden_properties;

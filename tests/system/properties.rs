@@ -169,7 +169,10 @@ fn every_property_works_or_is_refused_by_name() {
             "pbkdf2iters=350000",
             "Encryption must be turned on to set encryption properties.",
         ),
-        ("encryption=on", "encryption is not supported"),
+        (
+            "encryption=on",
+            "Keyformat required for new encryption root.",
+        ),
         ("version=4", "this file system version is not supported"),
         ("used=1", "'used' is readonly"),
     ] {

@@ -18,8 +18,9 @@ use crate::dsl_dir::{DslDir, available, available_below};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::namecheck;
+use crate::new_encryption::Asked;
 use crate::object_directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
-use crate::property::{DatasetKind, Setting};
+use crate::property::{DatasetKind, PropertyError, Setting};
 use crate::space::{Delta, Sizes, signed};
 use crate::sync_task::SyncTask;
 
@@ -66,6 +67,9 @@ impl SyncTask for CloneSnapshot {
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Self::Checked> {
+        if Asked::of(&self.settings).is_anything() {
+            return Err(PropertyError::EncryptionOfClone.into());
+        }
         let found = pool.check_clone(&self.snapshot, &self.name).await?;
         let parent = pool.check_new(&self.name, &self.settings).await?;
         let origin = pool.load_dataset(found.dataset, found.snapshot).await?;

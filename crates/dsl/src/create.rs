@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use codec::crypt::Suite;
 use dmu::zap::{self, ZapSpec};
 use dmu::{AllocSpec, Objset, ObjsetOptions, Tx};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified_keys};
@@ -38,27 +39,34 @@ impl<I> SyncTask for CreateDataset<I>
 where
     I: AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static,
 {
-    type Checked = Rc<DslDir>;
+    /// The parent, and how the dataset is encrypted.
+    type Checked = (Rc<DslDir>, Option<Suite>);
     type Output = ();
 
     fn name(&self) -> &'static str {
         "create"
     }
 
-    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {
         namecheck::check(&self.new.name, self.new.kind)?;
         let parent = pool.check_new(&self.new.name, &self.new.settings).await?;
-        pool.require_plain(&parent).await?;
-        Ok(parent)
+        let key = self.new.key.as_ref();
+        let suite = pool.check_new_encryption(Some(&parent), &self.new.settings, key);
+        let suite = suite.await?;
+        Ok((parent, suite))
     }
 
-    async fn apply(self, pool: &Rc<DslPool>, parent: Rc<DslDir>, tx: &Tx) -> Result<()> {
+    async fn apply(self, pool: &Rc<DslPool>, checked: Self::Checked, tx: &Tx) -> Result<()> {
+        let (parent, suite) = checked;
         let Self { new, init } = self;
         let dir = pool
             .create_child(&parent, &new.name, new.creator, tx)
             .await?;
         let flags = case_insensitive_flag(&new.settings);
         let state = pool.create_head(&dir, flags, tx).await?;
+        if let Some(suite) = suite {
+            pool.create_key(&state, suite, new.key, tx).await?;
+        }
         let found = Found {
             dir,
             dataset: state.object,
@@ -422,7 +430,9 @@ impl DslPool {
             create_flags,
             ..ObjsetOptions::dataset(state.object.0)
         };
-        let objset = Objset::create(&self.services, objset_type, options, tx);
+        let keys = self.block_keys(&state.dir()).await?;
+        let services = self.services_with(keys.as_ref());
+        let objset = Objset::create(&services, objset_type, options, tx);
         for feature in accounting {
             self.activate(state, feature, tx).await?;
         }

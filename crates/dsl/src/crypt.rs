@@ -3,6 +3,7 @@
 //! Guarantees: without its key, a dataset is listed with its kind, and its properties and holds can be changed.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ondisk::ObjectId;
 
@@ -10,42 +11,14 @@ use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::property::{Property, Source, Value};
+use crate::key_format::{KeyFormat, PlannedKey};
+use crate::property::{Property, Setting, Source, Value};
 use crate::property_zap::EffectiveValue;
 use codec::crypt::WrappingKey;
 
 /// Values of the property `keystatus`.
 const UNAVAILABLE: u64 = 1;
 const AVAILABLE: u64 = 2;
-
-/// How the wrapping key of an encryption root is made from what a user gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyFormat {
-    /// 32 bytes.
-    Raw,
-    /// 64 hexadecimal digits.
-    Hex,
-    /// Derived from a passphrase.
-    Passphrase {
-        /// Salt of the derivation.
-        salt: u64,
-        /// Its iterations.
-        iterations: u64,
-    },
-}
-
-impl KeyFormat {
-    /// The format of this number on disk, and in the property `keyformat`.
-    // OpenZFS: include/sys/fs/zfs.h, zfs_keyformat
-    pub(crate) fn of(number: u64, salt: u64, iterations: u64) -> Option<Self> {
-        Some(match number {
-            1 => Self::Raw,
-            2 => Self::Hex,
-            3 => Self::Passphrase { salt, iterations },
-            _ => return None,
-        })
-    }
-}
 
 /// What is known of the key of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +45,30 @@ impl Hierarchy {
         };
         let key = pool.read_key(object).await?;
         let root = pool.dir(ObjectId(key.root_dir)).await?;
-        // Only the key object of the encryption root has its parameters for certain.
-        let of_root = pool.key_object(&root).await?;
-        let of_root = of_root.ok_or_else(|| DslError::corrupt("encryption root", root.object))?;
-        let key = pool.read_key(of_root).await?;
-        let format = KeyFormat::of(key.key_format, key.pbkdf2_salt, key.pbkdf2_iters);
         Ok(Some(KeyInfo {
             root: pool.name_of(&root),
-            format: format.ok_or(DslError::Unsupported {
-                what: "the format of the key",
-            })?,
+            format: pool.format_of_root(root.object).await?,
             loaded: pool.keys.is_loaded(root.object),
         }))
+    }
+
+    /// Returns the key of its own that a dataset to be made with these properties needs; `None` when it is not encrypted, or
+    /// inherits the key of its parent. Where ancestors are missing, the nearest one that is there counts: those between
+    /// inherit from it.
+    ///
+    /// # Errors
+    /// `Property` when the properties do not go together; errors of reading.
+    pub async fn plan_key(&self, name: &str, settings: &[Setting]) -> Result<Option<PlannedKey>> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let mut above = name;
+        while let Some((parent, _)) = above.rsplit_once('/') {
+            if let Some(dir) = pool.find_dir(parent).await? {
+                return Ok(pool.plan_encryption(Some(&dir), settings).await?.1);
+            }
+            above = parent;
+        }
+        Ok(None)
     }
 
     /// Loads the wrapping key of an encryption root, so that the datasets below it can be opened; with `check_only`, only says
@@ -94,7 +79,7 @@ impl Hierarchy {
     pub async fn load_key(&self, name: &str, key: WrappingKey, check_only: bool) -> Result<()> {
         let pool = self.pool();
         let _names = pool.config.read().await;
-        pool.load_key(name, key, check_only).await
+        pool.load_key(name, Arc::new(key), check_only).await
     }
 
     /// Unloads the key of an encryption root. What datasets left in memory is written first.
@@ -117,6 +102,18 @@ impl Hierarchy {
 }
 
 impl DslPool {
+    /// How the wrapping key of an encryption root is made.
+    pub(crate) async fn format_of_root(self: &Rc<Self>, root: ObjectId) -> Result<KeyFormat> {
+        // Only the key object of the encryption root has its parameters for certain.
+        let of_root = self.key_object(&*self.dir(root).await?).await?;
+        let of_root = of_root.ok_or_else(|| DslError::corrupt("encryption root", root))?;
+        let key = self.read_key(of_root).await?;
+        let format = KeyFormat::of(key.key_format, key.pbkdf2_salt, key.pbkdf2_iters);
+        format.ok_or(DslError::Unsupported {
+            what: "the format of the key",
+        })
+    }
+
     /// Fails when a dataset is encrypted: it takes no dataset that is made below it, and no plain stream.
     pub(crate) async fn require_plain(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
         match self.block_keys(dir).await? {

@@ -4,6 +4,7 @@
 //! dataset that needs it is open. Merely cached state of a dataset is no use.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use codec::crypt::{CryptError, Suite, WrappedKeys, WrappingKey};
 use dmu::zap::{self, ZapValue};
@@ -61,21 +62,31 @@ impl DslPool {
         if let Some(keys) = self.keys.opened(object) {
             return Ok(Some(keys));
         }
-        let key = self.read_key(object).await?;
-        let root = ObjectId(key.root_dir);
+        let root = ObjectId(self.read_key(object).await?.root_dir);
         let Some(wrapping) = self.keys.wrapping_key(root) else {
             let name = self.name_of(dir);
             return Err(DslError::KeyNotLoaded { name });
         };
-        let keys = wrapped(&key)?
-            .unwrap_with(&wrapping)
+        let keys = self.open_key(object, &wrapping).await?;
+        Ok(Some(self.keys.keep(object, root, keys)))
+    }
+
+    /// The keys in a key object, opened with the wrapping key of its encryption root, which has opened the root's own.
+    pub(crate) async fn open_key(
+        &self,
+        object: ObjectId,
+        wrapping: &WrappingKey,
+    ) -> Result<BlockKeys> {
+        if let Some(keys) = self.keys.opened(object) {
+            return Ok(keys);
+        }
+        let keys = wrapped(&self.read_key(object).await?)?
+            .unwrap_with(wrapping)
             .map_err(|error| match error {
-                // The key of the root was opened by the same wrapping key.
                 CryptError::Forged => DslError::corrupt("encryption key", object),
                 other => DslError::Crypt(other),
             })?;
-        let keys = BlockKeys::new(&self.services.handle, keys);
-        Ok(Some(self.keys.keep(object, root, keys)))
+        Ok(BlockKeys::new(&self.services.handle, keys))
     }
 
     /// The keys of a directory's datasets if they are encrypted and loaded.
@@ -113,7 +124,7 @@ impl DslPool {
     pub(crate) async fn load_key(
         self: &Rc<Self>,
         name: &str,
-        key: WrappingKey,
+        key: Arc<WrappingKey>,
         check_only: bool,
     ) -> Result<()> {
         let (root, stored) = self.encryption_root(name).await?;

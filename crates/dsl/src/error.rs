@@ -224,6 +224,9 @@ pub enum DslError {
         /// The dataset's name.
         name: String,
     },
+    /// A dataset to be made needs a key that is neither loaded nor given.
+    #[error("encryption root's key is not loaded or provided")]
+    NoKey,
     /// The key is not the one that the dataset's keys are encrypted with.
     #[error("Incorrect key provided for '{name}'.")]
     WrongKey {
@@ -262,6 +265,9 @@ pub enum DslError {
     /// After the promotion the dataset would lie below another encryption root than the one whose key wraps its own.
     #[error("cannot promote dataset outside its encryption root")]
     PromoteOutsideRoot,
+    /// A key is not changed.
+    #[error("{0}")]
+    KeyChange(#[from] KeyChangeError),
     /// A key could not be used.
     #[error("{0}")]
     Crypt(#[from] codec::crypt::CryptError),
@@ -295,6 +301,32 @@ pub enum DslError {
     /// Filling a new file system failed.
     #[error("cannot fill the new dataset: {0}")]
     Init(String),
+}
+
+/// Why a key is not changed, in OpenZFS's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyChangeError {
+    /// The dataset is not encrypted.
+    #[error("Dataset not encrypted.")]
+    NotEncrypted,
+    /// It is a clone, which uses its origin's key.
+    #[error("Keys cannot be changed on clones.")]
+    Clone,
+    /// Its key is not loaded.
+    #[error("Key must be loaded.")]
+    NotLoaded,
+    /// It inherits its key already.
+    #[error("Key inheritting can only be performed on encryption roots.")]
+    NotRoot,
+    /// It is the pool's root dataset.
+    #[error("Root dataset cannot inherit key.")]
+    NoParent,
+    /// There is no key to inherit.
+    #[error("Parent must be encrypted.")]
+    ParentNotEncrypted,
+    /// The key to inherit is not loaded.
+    #[error("Parent key must be loaded.")]
+    ParentNotLoaded,
 }
 
 fn refused_text(refused: &[(String, DslError)]) -> String {

@@ -49,10 +49,15 @@ impl Hierarchy {
         let pool = DslPool::create(mos, options, &new, tx).await?;
         let kind = DatasetKind::Filesystem;
         let settings = pool.complete_for_creation(None, kind, new.settings).await?;
+        let suite = pool.check_new_encryption(None, &settings, new.key.as_ref());
+        let suite = suite.await?;
         let root = pool.dir(pool.root_dir()).await?;
         let state = pool
             .create_head(&root, case_insensitive_flag(&settings), tx)
             .await?;
+        if let Some(suite) = suite {
+            pool.create_key(&state, suite, new.key, tx).await?;
+        }
         let found = Found {
             dir: root,
             dataset: state.object,
@@ -323,7 +328,7 @@ impl Hierarchy {
         let mut task = CreateDataset { new, init };
         {
             let _names = self.0.config.read().await;
-            let parent = task.check(&self.0, None).await?;
+            let (parent, _) = task.check(&self.0, None).await?;
             let new = &mut task.new;
             let given = std::mem::take(&mut new.settings);
             new.settings = self

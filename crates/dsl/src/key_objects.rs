@@ -1,4 +1,4 @@
-//! Key objects in the meta-objset: shared by clones, wrapped anew, passed on by promotions, destroyed.
+//! Key objects in the meta-objset: made, shared by clones, wrapped anew, passed on by promotions, destroyed.
 //!
 //! Guarantees: each change of a key object is part of one txg, so that after a crash it is wrapped by the old key or by the new
 //! one. A clone uses its origin's key object. Whatever changes an object here changes the keys in memory that belong to it.
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use dmu::Tx;
-use dmu::zap::{self, ZapValue};
-use ondisk::ObjectId;
-use ondisk::crypt::key_entries;
+use dmu::zap::{self, ZapSpec, ZapValue};
+use ondisk::crypt::{KeyPhys, key_entries};
 use ondisk::dsl::zapified_keys;
+use ondisk::{ObjectId, ObjectType};
 
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
@@ -21,6 +21,37 @@ use crate::property::{Property, Value};
 use crate::property_zap::{self, PropertyWrite};
 
 impl DslPool {
+    /// Writes all entries of a key object. Syncing context.
+    pub(crate) async fn write_key(&self, object: ObjectId, key: &KeyPhys, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "write key happens in syncing context");
+        for (name, value) in key.numbers() {
+            zap::update_u64(&self.mos, object, name, value, tx).await?;
+        }
+        for (name, bytes) in key.byte_arrays() {
+            let value = ZapValue::U8(bytes.to_vec());
+            zap::update(&self.mos, object, name, &value, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a key object, and makes it that of a directory, which has none. Syncing context.
+    pub(crate) async fn add_key(&self, dir: &DslDir, key: &KeyPhys, tx: &Tx) -> Result<ObjectId> {
+        assert!(tx.is_syncing(), "add key happens in syncing context");
+        assert!(key.refcount == 1, "a new key object has one user");
+        let object = zap::create(&self.mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
+        self.write_key(object, key, tx).await?;
+        self.zapify(dir.object, tx).await?;
+        zap::add_u64(
+            &self.mos,
+            dir.object,
+            zapified_keys::CRYPTO_KEY,
+            object.0,
+            tx,
+        )
+        .await?;
+        Ok(object)
+    }
+
     /// Gives the directory of a clone the key object of its origin's. Syncing context.
     pub(crate) async fn share_key(&self, origin: &DslDir, clone: &DslDir, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "share key happens in syncing context");
@@ -60,7 +91,8 @@ impl DslPool {
         Ok(())
     }
 
-    async fn key_uses(&self, object: ObjectId) -> Result<u64> {
+    /// How many directories use a key object.
+    pub(crate) async fn key_uses(&self, object: ObjectId) -> Result<u64> {
         let uses = zap::lookup_u64(&self.mos, object, key_entries::REFCOUNT).await?;
         uses.ok_or_else(|| DslError::corrupt("uses of an encryption key", object))
     }
@@ -76,6 +108,7 @@ impl DslPool {
     /// Gives a new snapshot of an encrypted dataset the identity of its set of IVs, which raw streams compare. Syncing context.
     // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_snapshot_sync_impl
     pub(crate) async fn name_ivset(&self, dir: &DslDir, snapshot: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "name ivset happens in syncing context");
         if self.key_object(dir).await?.is_none() || !self.features.is_enabled("bookmark_v2") {
             return Ok(());
         }
@@ -124,7 +157,8 @@ impl DslPool {
         Ok(())
     }
 
-    fn is_clone(&self, dir: &DslDir) -> bool {
+    /// Whether a directory's dataset is a clone.
+    pub(crate) fn is_clone(&self, dir: &DslDir) -> bool {
         let origin = ObjectId(dir.phys().origin_obj);
         origin.0 != 0 && !self.is_origin_snap(origin)
     }
@@ -161,6 +195,10 @@ impl DslPool {
         location: Option<Value>,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "set key location happens in syncing context"
+        );
         let name = Property::KeyLocation.name();
         let map = ObjectId(dir.phys().props_zapobj);
         let how = match location {

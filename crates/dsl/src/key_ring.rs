@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use codec::crypt::WrappingKey;
 use ondisk::ObjectId;
@@ -15,7 +15,7 @@ use zio::BlockKeys;
 #[derive(Default)]
 pub(crate) struct KeyRing {
     /// Wrapping keys, by the directory of their encryption root.
-    wrapping: RefCell<BTreeMap<ObjectId, Rc<WrappingKey>>>,
+    wrapping: RefCell<BTreeMap<ObjectId, Arc<WrappingKey>>>,
     /// Keys of datasets, by their key object, with the encryption root.
     opened: RefCell<BTreeMap<ObjectId, (ObjectId, BlockKeys)>>,
 }
@@ -26,12 +26,12 @@ impl KeyRing {
         self.wrapping.borrow().contains_key(&root)
     }
 
-    pub(crate) fn wrapping_key(&self, root: ObjectId) -> Option<Rc<WrappingKey>> {
+    pub(crate) fn wrapping_key(&self, root: ObjectId) -> Option<Arc<WrappingKey>> {
         self.wrapping.borrow().get(&root).cloned()
     }
 
-    pub(crate) fn load(&self, root: ObjectId, key: WrappingKey) {
-        self.wrapping.borrow_mut().insert(root, Rc::new(key));
+    pub(crate) fn load(&self, root: ObjectId, key: Arc<WrappingKey>) {
+        self.wrapping.borrow_mut().insert(root, key);
     }
 
     pub(crate) fn opened(&self, key_object: ObjectId) -> Option<BlockKeys> {
@@ -48,6 +48,13 @@ impl KeyRing {
     /// Drops the keys of a key object that is destroyed.
     pub(crate) fn forget(&self, key_object: ObjectId) {
         self.opened.borrow_mut().remove(&key_object);
+    }
+
+    /// Notes that the key of another encryption root wraps a key object now.
+    pub(crate) fn move_to(&self, key_object: ObjectId, root: ObjectId) {
+        if let Some((of, _)) = self.opened.borrow_mut().get_mut(&key_object) {
+            *of = root;
+        }
     }
 
     /// Makes another directory the encryption root of all that one was the root of.

@@ -582,8 +582,12 @@ impl DslPool {
         dir: &Rc<DslDir>,
     ) -> Result<BTreeMap<Property, u64>> {
         let head = ObjectId(dir.phys().head_dataset_obj);
-        self.master_node(&self.objset_for_reading(head).await?)
-            .await
+        let objset = self.objset_for_reading(head).await?;
+        if is_closed(&objset) {
+            // What it hands down is encrypted like its files.
+            return Err(DslError::NoKey);
+        }
+        self.master_node(&objset).await
     }
 
     async fn master_node(&self, objset: &Objset) -> Result<BTreeMap<Property, u64>> {

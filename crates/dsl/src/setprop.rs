@@ -111,6 +111,7 @@ impl DslPool {
                         return Err(DslError::QuotaBelowUsed);
                     }
                 }
+                Property::KeyLocation => self.check_key_location(dir, value).await?,
                 Property::Reservation => self.check_reservation(dir, number)?,
                 Property::RefReservation => {
                     let state = self.load_dataset(found.dataset, None).await?;
@@ -167,15 +168,28 @@ impl DslPool {
             Property::DnodeSize if number != 0 => "large_dnode",
             Property::LongName if number != 0 => "longname",
             Property::SpecialSmallBlocks if number != 0 => "allocation_classes",
-            Property::Encryption if number != 2 => {
-                return Err(DslError::Unsupported { what: "encryption" });
-            }
+            Property::Encryption if number != 2 => "encryption",
             _ => return Ok(()),
         };
         if self.features.is_enabled(feature) {
             Ok(())
         } else {
             Err(DslError::FeatureDisabled { feature })
+        }
+    }
+
+    /// Checks a key location: encryption roots have one, and no other dataset.
+    // OpenZFS: lib/libzfs/libzfs_dataset.c, zfs_valid_proplist; module/zfs/dsl_crypt.c, dsl_crypto_can_set_keylocation
+    async fn check_key_location(&self, dir: &DslDir, value: &Value) -> Result<()> {
+        let is_none = value.text() == Some("none");
+        match (self.encryption_root_of(dir).await?, is_none) {
+            (None, true) => Ok(()),
+            (None, false) => Err(PropertyError::KeyLocationUnencrypted.into()),
+            (Some(_), true) => Err(PropertyError::KeyLocationEncrypted.into()),
+            (Some(root), false) if root != dir.object => {
+                Err(PropertyError::KeyLocationInherited.into())
+            }
+            (Some(_), false) => Ok(()),
         }
     }
 
@@ -441,18 +455,13 @@ impl DslPool {
         kind: DatasetKind,
         mut settings: Vec<Setting>,
     ) -> Result<Vec<Setting>> {
-        let encrypts = settings.iter().any(|setting| match setting {
-            Setting::Native(Property::Encryption, value) => value.number() != Some(2),
-            _ => false,
-        });
-        // OpenZFS: lib/libzfs/libzfs_crypto.c, proplist_has_encryption_props
-        let is_of_key = |setting: &Setting| match setting {
-            Setting::Native(Property::KeyFormat | Property::Pbkdf2Iters, _) => true,
-            Setting::Native(Property::KeyLocation, value) => value.text() != Some("none"),
-            _ => false,
-        };
-        if !encrypts && settings.iter().any(is_of_key) {
-            return Err(PropertyError::EncryptionOff.into());
+        let above = parent.map(|dir| &**dir);
+        let (_, key) = self.plan_encryption(above, &settings).await?;
+        if let Some(key) = key {
+            let is_place = |s: &Setting| matches!(s, Setting::Native(Property::KeyLocation, _));
+            settings.retain(|setting| !is_place(setting));
+            let location = Value::Text(key.location);
+            settings.push(Setting::Native(Property::KeyLocation, location));
         }
         if kind != DatasetKind::Filesystem {
             return Ok(settings);

@@ -3,6 +3,7 @@
 use ondisk::feature::Feature;
 use ondisk::{Guid, ObjectId, Txg};
 
+use crate::key_format::NewKey;
 use crate::property::{DatasetKind, Kinds, Property, Setting, Source, Value};
 
 /// How a hierarchy is opened.
@@ -21,6 +22,8 @@ pub struct NewHierarchy {
     pub features: Vec<&'static Feature>,
     /// Properties of the root dataset.
     pub settings: Vec<Setting>,
+    /// Its key, if it is to be encrypted.
+    pub key: Option<NewKey>,
 }
 
 /// A dataset to be created.
@@ -34,6 +37,8 @@ pub struct NewDataset {
     pub settings: Vec<Setting>,
     /// The uid that gets the permissions delegated to creators.
     pub creator: u32,
+    /// The key of its own that the properties ask for ([`crate::Hierarchy::plan_key`]).
+    pub key: Option<NewKey>,
 }
 
 /// I/O of a dataset's contents since it was opened.

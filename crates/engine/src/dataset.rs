@@ -1,6 +1,6 @@
 //! Datasets as callers see them: plain requests and answers, and how the pool's thread serves them.
 
-use dsl::{ListSpec, NewDataset};
+use dsl::{ListSpec, NewDataset, NewKey, PlannedKey};
 use ondisk::ObjectId;
 use pool::PoolError;
 
@@ -75,7 +75,7 @@ pub struct DatasetProperty {
 }
 
 /// A file system or volume to be created.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CreateDataset {
     /// Full name.
     pub name: String,
@@ -87,6 +87,8 @@ pub struct CreateDataset {
     pub parents: bool,
     /// Only check (`-n`).
     pub dry_run: bool,
+    /// The key of its own that the properties ask for ([`crate::PoolHandle::plan_key`]).
+    pub key: Option<NewKey>,
 }
 
 /// How to destroy a dataset.
@@ -247,6 +249,7 @@ impl PoolContext {
                 kind: DatasetKind::Filesystem,
                 settings: Vec::new(),
                 creator,
+                key: None,
             };
             hierarchy.create_dataset(new, self.root_filler()).await?;
         }
@@ -257,12 +260,23 @@ impl PoolContext {
             kind,
             settings,
             creator,
+            key: request.key,
         };
         match volume {
             Some(shape) => hierarchy.create_dataset(new, shape.filler()).await?,
             None => hierarchy.create_dataset(new, self.root_filler()).await?,
         }
         self.set_user_quotas(&name, quotas).await
+    }
+
+    pub(crate) async fn plan_key(
+        &self,
+        name: &str,
+        kind: DatasetKind,
+        typed: &[(String, String)],
+    ) -> Result<Option<PlannedKey>, EngineError> {
+        let settings = self.settings(typed, kind, true)?;
+        Ok(self.pool.hierarchy().plan_key(name, &settings).await?)
     }
 
     fn root_filler(

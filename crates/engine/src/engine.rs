@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dsl::{DslError, PlannedKey};
 use pool::{
     Candidate, Discovery, EventLog, HostIdentity, ImportPolicy, MultihostTuning, Pool, PoolSpec,
     Rewound,
@@ -115,6 +116,9 @@ impl Engine {
                 block_max: 16 << 20,
             };
             spec.settings = parse_settings(root_properties, context)?;
+            if pool::plan_root_key(&spec, 1)?.is_some() != spec.key.is_some() {
+                return Err(DslError::NoKey.into());
+            }
             let name = spec.name.clone();
             spec.events = self.events().clone();
             let body = move |handle: Handle| async move {
@@ -128,6 +132,30 @@ impl Engine {
                 Ok(pool)
             };
             self.start(reserved, name, body).await
+        })
+    }
+
+    /// Returns the key that the root file system of a new pool with the properties `root_properties` needs; `None` when it is not
+    /// encrypted. It goes into [`PoolSpec::key`].
+    ///
+    /// # Errors
+    /// What [`Self::create_pool`] would say of the properties; [`EngineError::NoThread`].
+    pub fn plan_root_key<'a>(
+        &'a self,
+        spec: &'a PoolSpec,
+        root_properties: &'a [(String, String)],
+    ) -> Request<'a, Result<Option<PlannedKey>, EngineError>> {
+        Box::pin(async move {
+            let context = SetContext {
+                kind: DatasetKind::Filesystem,
+                creating: true,
+                block_max: 16 << 20,
+            };
+            let mut spec = spec.clone();
+            spec.settings = parse_settings(root_properties, context)?;
+            let draw = async move |handle: Handle| handle.random_u64().max(1);
+            let salt = self.run_apart("salt", draw).await?;
+            Ok(pool::plan_root_key(&spec, salt)?)
         })
     }
 

@@ -3,7 +3,8 @@
 //! A key that is loaded stays in the memory of the pool's thread until it is unloaded or the pool leaves; it is never written,
 //! logged, or handed out again.
 
-use dsl::KeyInfo;
+use dsl::property::DatasetKind;
+use dsl::{KeyChange, KeyInfo, PlannedKey};
 
 use crate::delegation::on;
 use crate::pool_mailbox::{PoolContext, Request};
@@ -27,6 +28,24 @@ impl PoolHandle {
         })
     }
 
+    /// Returns the key of its own that a file system or volume to be created with these properties, as typed, needs; `None` when it
+    /// is not encrypted, or inherits the key of its parent.
+    ///
+    /// # Errors
+    /// [`EngineError::Property`] when the properties do not go together.
+    pub fn plan_key<'a>(
+        &'a self,
+        dataset: &'a str,
+        kind: DatasetKind,
+        properties: &'a [(String, String)],
+    ) -> Request<'a, Result<Option<PlannedKey>, EngineError>> {
+        Box::pin(async move {
+            let (name, typed) = (dataset.to_owned(), properties.to_vec());
+            self.query(move |context| async move { context.plan_key(&name, kind, &typed).await })
+                .await
+        })
+    }
+
     /// Loads the key of an encryption root; with `check_only`, only says whether it is the right one.
     ///
     /// # Errors
@@ -45,6 +64,50 @@ impl PoolHandle {
                 move |context| async move {
                     let hierarchy = context.pool.hierarchy();
                     Ok(hierarchy.load_key(&name, key, check_only).await?)
+                },
+            )
+            .await
+        })
+    }
+
+    /// Returns the key that has to be given to change the key of a dataset with these properties, as typed: `keyformat`,
+    /// `keylocation` and `pbkdf2iters`.
+    ///
+    /// # Errors
+    /// [`EngineError::Dataset`] when the key cannot be changed, [`EngineError::Property`].
+    pub fn plan_key_change<'a>(
+        &'a self,
+        dataset: &'a str,
+        properties: &'a [(String, String)],
+    ) -> Request<'a, Result<PlannedKey, EngineError>> {
+        Box::pin(async move {
+            let (name, typed) = (dataset.to_owned(), properties.to_vec());
+            self.query(move |context| async move {
+                let settings = context.settings(&typed, DatasetKind::Filesystem, true)?;
+                let hierarchy = context.pool.hierarchy();
+                Ok(hierarchy.plan_key_change(&name, &settings).await?)
+            })
+            .await
+        })
+    }
+
+    /// Changes the key of a dataset, and of those that inherit it. On stable storage all of them are wrapped by the new key when
+    /// this returns; the key is loaded.
+    ///
+    /// # Errors
+    /// [`EngineError::Dataset`] when the key cannot be changed; [`EngineError::Permission`]; the pool is read-only.
+    pub fn change_key<'a>(
+        &'a self,
+        dataset: &'a str,
+        change: KeyChange,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let name = dataset.to_owned();
+            self.run_permitted(
+                vec![on(dataset, &["change-key"])],
+                move |context| async move {
+                    context.writable()?;
+                    Ok(context.pool.hierarchy().change_key(&name, change).await?)
                 },
             )
             .await

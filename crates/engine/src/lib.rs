@@ -64,8 +64,8 @@ pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::stream;
 pub use dsl::{
-    GrantChange, Grants, KeyFormat, KeyInfo, SnapshotEntry, SnapshotPage, SnapshotPosition,
-    Subject, Traffic, Usage, UsageOf,
+    GrantChange, Grants, KeyChange, KeyFormat, KeyInfo, NewKey, PlannedKey, SnapshotEntry,
+    SnapshotPage, SnapshotPosition, Subject, Traffic, Usage, UsageOf,
 };
 pub use ondisk::feature::Feature;
 /// The form of events.

@@ -171,6 +171,12 @@ pub fn asks_for_keys(tool: &str, arguments: &[String]) -> bool {
     };
     match (tool, command) {
         ("zfs", "load-key") => true,
+        // An inherited key is not asked for; `-l` may ask for the present one.
+        ("zfs", "change-key") => !has_flag('i') || has_flag('l'),
+        ("zfs" | "zpool", "create") => {
+            let says = |what| arguments.iter().any(|word| word.contains(what));
+            says("keyformat=") && !says("keylocation=file:")
+        }
         ("zfs", "mount") | ("zpool", "import") => has_flag('l'),
         _ => false,
     }

@@ -84,6 +84,7 @@ impl Pool {
         let new = NewHierarchy {
             features: enable,
             settings: spec.settings.clone(),
+            key: spec.key.clone(),
         };
         let hierarchy = Hierarchy::create(&mos, options, new, init, &tx).await?;
 
@@ -415,6 +416,18 @@ pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
     let checked = check(spec)?;
     crate::features::of_new_pool(spec.features, &checked.features)?;
     Ok(())
+}
+
+/// Returns the key that the root dataset of a new pool needs; `None` when its properties (`spec.settings`) ask for no encryption.
+/// `salt` is a random number other than 0, for a passphrase.
+///
+/// # Errors
+/// `Invalid` for the pool's properties, `Dsl` when those of the root dataset do not go together.
+pub fn plan_root_key(spec: &PoolSpec, salt: u64) -> Result<Option<dsl::PlannedKey>, PoolError> {
+    let checked = check(spec)?;
+    let enable = features::of_new_pool(spec.features, &checked.features)?;
+    let has_feature = enable.iter().any(|feature| feature.name == "encryption");
+    Ok(dsl::plan_root_key(&spec.settings, has_feature, salt)?)
 }
 
 /// Checks everything that can be checked without looking at a device.

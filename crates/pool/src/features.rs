@@ -50,6 +50,8 @@ const DEFAULT: &[&str] = &[
     "device_removal",
     "obsolete_counts",
     "device_rebuild",
+    "bookmark_v2",
+    "encryption",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.

@@ -115,6 +115,8 @@ pub struct PoolSpec {
     pub altroot: Option<PathBuf>,
     /// Properties of the root dataset (`-O`), checked.
     pub settings: Vec<dsl::property::Setting>,
+    /// Key of the root dataset, if that is to be encrypted ([`crate::plan_root_key`]).
+    pub key: Option<dsl::NewKey>,
     /// Limits; defaults suit most machines.
     pub tuning: Tuning,
     /// Command line for the history, when a command made this request.

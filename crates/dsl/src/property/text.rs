@@ -146,6 +146,21 @@ pub enum PropertyError {
     /// Something was said about the key of a dataset that is not to be encrypted.
     #[error("Encryption must be turned on to set encryption properties.")]
     EncryptionOff,
+    /// Encryption is asked for in a pool without the feature.
+    #[error("Encryption feature not enabled.")]
+    EncryptionFeature,
+    /// A dataset is to have a key of its own, and it is not said which form it has.
+    #[error("Keyformat required for new encryption root.")]
+    KeyFormatNeeded,
+    /// A clone is encrypted like its origin.
+    #[error("Encryption properties must inherit from origin dataset.")]
+    EncryptionOfClone,
+    /// Iterations are for passphrases alone.
+    #[error("Cannot specify pbkdf2iters with a non-passphrase keyformat.")]
+    IterationsWithoutPassphrase,
+    /// Fewer iterations than a passphrase needs.
+    #[error("minimum pbkdf2 iterations is {0}")]
+    Iterations(u64),
     /// Normalization needs valid UTF-8.
     #[error("'utf8only' must be set 'on' if normalization chosen")]
     Utf8Needed,
@@ -166,6 +181,12 @@ pub enum PropertyError {
     /// A key location on a dataset without encryption.
     #[error("keylocation must be 'none' for unencrypted datasets")]
     KeyLocationUnencrypted,
+    /// No key location on a dataset with encryption.
+    #[error("keylocation must not be 'none' for encrypted datasets")]
+    KeyLocationEncrypted,
+    /// A key location on a dataset that inherits its key.
+    #[error("keylocation may only be set on encryption roots")]
+    KeyLocationInherited,
     /// A key location that is none of the known forms.
     #[error("invalid keylocation")]
     KeyLocation,
@@ -174,6 +195,9 @@ pub enum PropertyError {
     UserName(String),
 }
 
+/// Iterations for a passphrase at least.
+// OpenZFS: include/sys/fs/zfs.h, MIN_PBKDF2_ITERATIONS
+const ITERATIONS_MIN: u64 = 100_000;
 /// Bytes in a property value or mount point at most.
 pub const VALUE_MAX: usize = 4096;
 /// Bytes in a property name at most (one less than the ZAP's 256, for its NUL).
@@ -566,12 +590,10 @@ fn check_value(
                 || ["file:///", "https://", "http://"]
                     .iter()
                     .any(|p| text.starts_with(p));
-            match (known, text) {
-                (false, _) => Err(PropertyError::KeyLocation),
-                (true, "none") => Ok(()),
-                (true, _) if !context.creating => Err(PropertyError::KeyLocationUnencrypted),
-                (true, _) => Ok(()),
-            }
+            known.then_some(()).ok_or(PropertyError::KeyLocation)
+        }
+        Property::Pbkdf2Iters if number < ITERATIONS_MIN => {
+            Err(PropertyError::Iterations(ITERATIONS_MIN))
         }
         _ => Ok(()),
     }

@@ -77,6 +77,7 @@ fn a_log_holds_the_blocks_that_it_names() {
             kind: DatasetKind::Filesystem,
             settings: Vec::new(),
             creator: 0,
+            key: None,
         };
         pool.hierarchy()
             .create_dataset(new, empty_root)

@@ -80,6 +80,7 @@ async fn new_dataset(hierarchy: &Hierarchy, name: &str, settings: Vec<Setting>) 
         kind: DatasetKind::Filesystem,
         settings,
         creator: 0,
+        key: None,
     };
     hierarchy.create_dataset(new, empty_root).await
 }

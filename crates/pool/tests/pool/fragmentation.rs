@@ -56,6 +56,7 @@ fn check(name: &str, [disks, mib]: [u64; 2], spec: PoolSpec, datasets: u32) {
                 kind: DatasetKind::Filesystem,
                 settings: Vec::new(),
                 creator: 0,
+                key: None,
             };
             let made = pool.hierarchy().create_dataset(new, empty_root).await;
             made.expect("create a dataset");

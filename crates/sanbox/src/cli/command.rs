@@ -233,6 +233,7 @@ mod tests {
         zfs inherit rS
         zfs load-key anrL:
         zfs unload-key ar
+        zfs change-key lio:
         zfs upgrade rvV:a
         zfs userspace nHpo:s:S:t:i
         zfs groupspace nHpo:s:S:t:i

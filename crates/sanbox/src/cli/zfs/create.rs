@@ -3,6 +3,7 @@
 use engine::property::{DatasetKind, parse_number};
 use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
+use super::keys::{self, KeyInput};
 use super::{bad_name, open};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, pool_part, setting};
@@ -198,12 +199,26 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
             });
         }
     }
+    let refuse = |why: &str| session.fail(format!("{verb} '{name}': {why}"));
+    let key = if dry_run {
+        None
+    } else {
+        let planned = pool.plan_key(name, kind, &properties).await;
+        match planned.map_err(|error| refuse(&error.to_string()))? {
+            Some(planned) => {
+                let key = keys::new_key(session, &mut KeyInput::new(session), &planned, None).await;
+                Some(key.map_err(|why| refuse(&why))?)
+            }
+            None => None,
+        }
+    };
     let request = CreateDataset {
         name: name.clone(),
         volume,
         properties,
         parents,
         dry_run,
+        key,
     };
     match pool.create_dataset(request).await {
         Ok(()) => {}

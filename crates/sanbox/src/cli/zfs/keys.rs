@@ -5,10 +5,12 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use engine::property::DatasetKind;
 use engine::{
-    DatasetFilter, DatasetInfo, EngineError, KeyFormat, PoolHandle, PropertyQuery, WrappingKey,
+    DatasetFilter, DatasetInfo, EngineError, KeyFormat, NewKey, PlannedKey, PoolHandle,
+    PropertyQuery, WrappingKey,
 };
 use zeroize::Zeroizing;
 
@@ -96,13 +98,13 @@ impl KeyError {
 }
 
 /// Standard input as a source of keys: each takes its own part of it.
-pub(super) struct KeyInput {
+pub(in crate::cli) struct KeyInput {
     input: Option<Input>,
     pending: KeyBytes,
 }
 
 impl KeyInput {
-    pub(super) fn new(session: &Session) -> Self {
+    pub(in crate::cli) fn new(session: &Session) -> Self {
         Self {
             input: session.input.clone(),
             pending: Zeroizing::default(),
@@ -298,6 +300,24 @@ pub(super) async fn read_key(
         may_retry: asked,
     })?;
     Ok(key)
+}
+
+/// Takes the key that a dataset to be created, or whose key is changed, is to have; says why there is none. `of` is the dataset,
+/// where it is there already.
+// OpenZFS: lib/libzfs/libzfs_crypto.c, populate_create_encryption_params_nvlists
+pub(in crate::cli) async fn new_key(
+    session: &Session,
+    input: &mut KeyInput,
+    planned: &PlannedKey,
+    of: Option<&str>,
+) -> Result<NewKey, String> {
+    let (form, place) = (Form::of(planned.format), &planned.location);
+    let key = read_key(session, input, form, place, of, true).await;
+    let key = key.map_err(|error| error.why)?;
+    Ok(NewKey {
+        format: planned.format,
+        key: Arc::new(wrapping_key(planned.format, &key)?),
+    })
 }
 
 /// Asks a person at a terminal.
@@ -571,6 +591,19 @@ pub(super) async fn load_for(
             load_one(session, input, pool, &info.root, None, false).await
         }
         _ => Ok(()),
+    }
+}
+
+/// Loads the key of an encryption root unless it is loaded.
+pub(super) async fn load_itself(
+    session: &Session,
+    input: &mut KeyInput,
+    pool: &PoolHandle,
+    name: &str,
+) -> Outcome {
+    match pool.key_info(name).await {
+        Ok(Some(info)) if info.loaded => Ok(()),
+        _ => load_one(session, input, pool, name, None, false).await,
     }
 }
 

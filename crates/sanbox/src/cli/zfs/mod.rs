@@ -2,6 +2,7 @@
 
 mod allow;
 mod change;
+mod change_key;
 mod create;
 mod destroy;
 mod diff;
@@ -75,7 +76,7 @@ pub(crate) const TABLE: Table = &[
         entry!(diff::DIFF, diff::run),
         entry!(keys::LOAD_KEY, keys::load_keys),
         entry!(keys::UNLOAD_KEY, keys::unload_keys),
-        entry!(unsupported::CHANGE_KEY),
+        entry!(change_key::CHANGE_KEY, change_key::run),
         entry!(unsupported::REDACT),
         entry!(wait::WAIT, wait::run),
         entry!(unsupported::ZONE),

@@ -26,19 +26,6 @@ pub(super) const PROJECT: Command = Command {
     ..Command::NEW
 };
 
-/// The declaration of `zfs change-key`.
-pub(super) const CHANGE_KEY: Command = Command {
-    name: "change-key",
-    summary: "change the key of an encrypted dataset",
-    usage: "\tchange-key [-l] [-o keyformat=<value>]\n\
-         \t    [-o keylocation=<value>] [-o pbkdf2iters=<value>]\n\
-         \t    <filesystem|volume>\n\
-         \tchange-key -i [-l] <filesystem|volume>\n",
-    says_missing: false,
-    words: &[Word::Dataset],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs redact`.
 pub(super) const REDACT: Command = Command {
     name: "redact",

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use engine::{EngineError, FeatureBase, PoolError, PoolSpec, supported_features};
+use engine::{EngineError, FeatureBase, NewKey, PoolError, PoolSpec, supported_features};
 
 use super::bad_name;
 use super::compatibility::Requested;
 use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use crate::cli::command::{Command, Word, options};
+use crate::cli::zfs::keys::{self, KeyInput};
 use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, setting};
 
 options! {
@@ -177,7 +178,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if let Some(mountpoint) = options.mountpoint {
         root_properties.push(("mountpoint".to_owned(), mountpoint));
     }
-    let spec = PoolSpec {
+    let mut spec = PoolSpec {
         name: name.clone(),
         vdevs: layout.normal,
         dedup: layout.dedup,
@@ -203,6 +204,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         session.out.text(drawing);
         return Ok(());
     }
+    spec.key = root_key(session, &spec, &root_properties).await?;
     match session.appliance.create_pool(spec, &root_properties).await {
         Ok(_) => {
             session.out.hint(NOTHING_SERVED);
@@ -218,6 +220,27 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             Err(session.fail(format!("cannot create '{name}': {error}")))
         }
         Err(error) => Err(session.fail(format!("cannot create '{name}': {error}"))),
+    }
+}
+
+/// Takes the key of the root file system, if its properties ask for one.
+async fn root_key(
+    session: &Session,
+    spec: &PoolSpec,
+    root_properties: &[(String, String)],
+) -> Result<Option<NewKey>, Exit> {
+    let refuse = |why: &str| session.fail(format!("cannot create '{}': {why}", spec.name));
+    let planned = session
+        .appliance
+        .engine()
+        .plan_root_key(spec, root_properties)
+        .await;
+    match planned.map_err(|error| refuse(&error.to_string()))? {
+        Some(planned) => {
+            let key = keys::new_key(session, &mut KeyInput::new(session), &planned, None).await;
+            Ok(Some(key.map_err(|why| refuse(&why))?))
+        }
+        None => Ok(None),
     }
 }
 
