@@ -97,8 +97,10 @@ pub struct Space {
     pub slop: u64,
 }
 
-/// Longest run a cursor takes at once; bounded further by the metaslab size.
+/// Longest run a cursor takes at once, in a metaslab of 1 GiB or more; a smaller one is a run's size times 2 to the `RUN_SHIFT`, so
+/// that what is left of the runs hardly counts as fragmentation.
 const RUN_BYTES_MAX: u64 = 16 << 20;
+const RUN_SHIFT: u8 = 6;
 /// A metaslab whose longest free run is shorter counts as fragmented.
 const RUN_BYTES_GOOD: u64 = 1 << 20;
 /// Refills from the same metaslab before the others are looked at again.
@@ -127,6 +129,14 @@ pub(crate) enum AllocCursor {
 
 const CURSORS: usize = 5;
 const _: () = assert!(AllocCursor::Log as usize + 1 == CURSORS);
+
+/// Whether two cursors fill the same metaslab, each in runs of its own. First copies do, so that a vdev has one active metaslab for
+/// them; second and third copies must be elsewhere, and blocks of the log, which live for seconds, would leave holes.
+// OpenZFS: module/zfs/metaslab.c, metaslab_group_alloc_normal: one primary metaslab an allocator, one secondary
+fn share_metaslab(one: usize, other: usize) -> bool {
+    let first_copy = |at| at == AllocCursor::Data as usize || at == AllocCursor::Metadata as usize;
+    one == other || (first_copy(one) && first_copy(other))
+}
 /// Percent of the special vdevs that file data leaves to metadata.
 // OpenZFS: module/zfs/spa_misc.c, zfs_special_class_metadata_reserve_pct
 const SPECIAL_RESERVE_PERCENT: u64 = 25;
@@ -976,7 +986,7 @@ impl VdevSpace {
             match self.choose(at, asize, avoid) {
                 MetaslabChoice::Use(index) => {
                     let unit = self.unit();
-                    let most = RUN_BYTES_MAX.min(1 << (self.shift - 3)) / unit * unit;
+                    let most = RUN_BYTES_MAX.min(1 << (self.shift - RUN_SHIFT)) / unit * unit;
                     let taken = self.metaslabs[index as usize].take_run(asize, most);
                     let run = taken.expect("the chosen metaslab has a long enough run");
                     self.runs[at] = Some(FreeRun {
@@ -1025,22 +1035,24 @@ impl VdevSpace {
             if !fits {
                 continue;
             }
-            let shared = (0..CURSORS).any(|other| {
-                other != at
-                    && (self.runs[other]
-                        .as_ref()
-                        .is_some_and(|run| run.metaslab == index)
-                        || self.active[other].is_some_and(|(active, _)| active == index))
-            });
-            let key = (
-                !avoid.contains(&index),
+            let used_by = |other: usize| {
+                let run = self.runs[other].as_ref();
+                run.is_some_and(|run| run.metaslab == index)
+                    || self.active[other].is_some_and(|(active, _)| active == index)
+            };
+            let mut others = (0..CURSORS).filter(|other| *other != at && used_by(*other));
+            let shared = others.clone().any(|other| !share_metaslab(at, other));
+            let weight = MetaslabWeight {
+                allowed: !avoid.contains(&index),
                 is_good,
-                !shared,
+                unshared: !shared,
+                partner: others.any(|other| share_metaslab(at, other)),
+                begun: metaslab.is_begun(),
                 loaded,
-                metaslab.usable_bytes(),
-            );
-            if best.is_none_or(|(other, _)| key > other) {
-                best = Some((key, index));
+                free: metaslab.usable_bytes(),
+            };
+            if best.is_none_or(|(other, _)| weight > other) {
+                best = Some((weight, index));
             }
         }
         match best {
@@ -1084,9 +1096,23 @@ impl VdevSpace {
     }
 }
 
-/// The weight of a metaslab for a new run, compared in this order: outside the ones to avoid, long runs, not used by another
-/// cursor, loaded, bytes free.
-type MetaslabWeight = (bool, bool, bool, bool, u64);
+/// The weight of a metaslab for a new run, compared in the order of its fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct MetaslabWeight {
+    /// It holds no other copy of the block.
+    allowed: bool,
+    /// It has long runs.
+    is_good: bool,
+    /// No cursor uses it that wants one for itself.
+    unshared: bool,
+    /// A cursor that shares its metaslab with this one uses it.
+    partner: bool,
+    /// Little of it is used, yet not nothing: each start of a pool goes on there, and leaves the untouched ones whole.
+    begun: bool,
+    loaded: bool,
+    /// Bytes.
+    free: u64,
+}
 
 enum MetaslabChoice {
     Use(u32),

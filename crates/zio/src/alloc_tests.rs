@@ -301,6 +301,52 @@ fn copies_go_to_different_vdevs_then_to_different_metaslabs() {
 }
 
 #[test]
+fn first_copies_fill_one_metaslab_and_an_opening_goes_on_there() {
+    let mut world = World::new(1);
+    let used = |world: &World| {
+        let lists = (0..METASLABS as u32).map(|metaslab| world.free_list(0, metaslab));
+        let whole = 1 << METASLAB_SHIFT;
+        lists
+            .filter(|free| free.iter().all(|run| run.end - run.start < whole))
+            .count()
+    };
+    for _ in 0..3 {
+        world.alloc(1, 1, AllocCursor::Data);
+        world.alloc(1, 2, AllocCursor::Metadata);
+        world.sync();
+        assert_eq!(
+            used(&world),
+            2,
+            "first copies in one, second ones in another"
+        );
+        // As after an opening: what is active is not known, and what holds something is not loaded.
+        let summaries: Vec<_> = (0..METASLABS as u32)
+            .map(|metaslab| {
+                let free = world.free_list(0, metaslab);
+                let free: u64 = free.iter().map(|run| run.end - run.start).sum();
+                let allocated = (1 << METASLAB_SHIFT) - free;
+                MetaslabSummary {
+                    vdev: 0,
+                    metaslab,
+                    allocated,
+                    untouched: allocated == 0,
+                }
+            })
+            .collect();
+        world.allocator = Allocator::new(&[(top(0), 512)], &summaries);
+    }
+}
+
+#[test]
+fn a_run_that_is_given_back_leaves_no_gap() {
+    let mut metaslab = Metaslab::new(0, 1 << 20, 0, true);
+    let run = metaslab.take_run(4096, 1 << 17).expect("room");
+    metaslab.return_run(run.start + 4096..run.end);
+    let next = metaslab.take_run(4096, 1 << 17).expect("room");
+    assert_eq!(next.start, run.start + 4096);
+}
+
+#[test]
 fn freed_space_waits_for_two_more_txgs() {
     let mut world = World::new(1);
     let all = UNITS as u64 / METASLABS;

@@ -100,6 +100,12 @@ impl Metaslab {
             .saturating_sub(self.deferred_bytes)
     }
 
+    /// Whether something of it was used, and at least three quarters are free.
+    pub(crate) fn is_begun(&self) -> bool {
+        let free = self.usable_bytes();
+        free < self.size && free >= self.size - self.size / 4
+    }
+
     /// Returns bytes freed but not usable yet.
     pub(crate) fn deferred_bytes(&self) -> u64 {
         self.deferred_bytes
@@ -236,8 +242,12 @@ impl Metaslab {
         Some(run)
     }
 
-    /// Gives back the unused part of a run.
+    /// Gives back the unused part of a run. The next run begins there if no other was taken behind it: else each run that is
+    /// given back early would leave a gap.
     pub(crate) fn return_run(&mut self, run: Range<u64>) {
+        if self.cursor == run.end {
+            self.cursor = run.start;
+        }
         if let LoadState::Loaded(usable) = &mut self.load {
             usable.add(run).expect("a run is given back once");
         }

@@ -260,7 +260,10 @@ impl Pool {
         }
         pool.0.dirty_config();
         let text = crate::history::version_text(&policy.host);
-        pool.0.queue_internal("import", text);
+        // A pool that is opened again was not exported. OpenZFS: module/zfs/spa.c, spa_load_impl and spa_import
+        let reopened = policy.command.is_none();
+        pool.0
+            .queue_internal(if reopened { "open" } else { "import" }, text);
         if let Some(txg) = pool.0.rewound_to() {
             let text = format!("rewound state to txg={txg}");
             pool.0.queue_internal("checkpoint rewind", text);

@@ -98,6 +98,60 @@ fn pools_of_ours() {
     check("a special vdev", [2, 512], special, 20);
 }
 
+/// What zdb says of a pool of OpenZFS's on a file of so many MiB: new, and after each of so many imports; `None` without its code.
+fn of_openzfs(mib: u64, imports: usize) -> Option<Vec<Percents>> {
+    let refpool = refpool()?;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("d0");
+    let image = std::fs::File::create(&file).expect("make the image");
+    image.set_len(mib * MIB).expect("size the image");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(refpool);
+        let command = command.current_dir(dir.path()).args(arguments);
+        let done = command.output().expect("refpool runs");
+        assert!(done.status.success(), "{done:?}");
+        of_zdb(dir.path())
+    };
+    let path = file.to_str().expect("text");
+    let mut said = vec![run(&["create", POOL, "stripe", path])];
+    said.extend((0..imports).map(|_| run(&["import", POOL, path])));
+    Some(said)
+}
+
+/// Each opening goes on in the metaslabs that are in use already: those that nothing was written to stay whole.
+#[test]
+fn a_new_pool_that_was_opened_a_few_times_is_no_more_fragmented_than_openzfs_makes_it() {
+    const IMPORTS: usize = 3;
+    if !has_zdb() {
+        return;
+    }
+    for mib in [128, 1024, 4096, 20480] {
+        let Some(theirs) = of_openzfs(mib, IMPORTS) else {
+            return;
+        };
+        let world = world(9, 1, mib * MIB);
+        let make = |opened: usize| {
+            run(&world, async |handle| {
+                let pool = if opened == 0 {
+                    Pool::create(&handle, spec(single()), empty_root).await
+                } else {
+                    let found = find(&handle, 1).await;
+                    Pool::import(&handle, &found[0], policy()).await
+                };
+                let pool = pool.expect("open");
+                pool.sync().await.expect("sync");
+                let ours = of_status(&pool.status());
+                pool.export().await.expect("export");
+                ours
+            })
+        };
+        let ours: Vec<Percents> = (0..=IMPORTS).map(make).collect();
+        let pairs = ours.iter().zip(&theirs);
+        let worse = pairs.filter(|(ours, theirs)| ours[0] > theirs[0]).count();
+        assert_eq!(worse, 0, "{mib} MiB: {ours:?}, OpenZFS {theirs:?}");
+    }
+}
+
 /// A pool with unflushed logs of space maps: their histograms are up to date all the same.
 #[test]
 fn a_pool_of_openzfs_with_logs_of_space_maps() {
