@@ -159,6 +159,63 @@ fn empty_mount_directories_go_with_an_export() {
     place.stop();
 }
 
+/// `overlay=off` wants an empty directory, unless `-O` is given.
+// OpenZFS: lib/libzfs/libzfs_mount.c, zfs_mount_at
+#[test]
+fn a_directory_that_is_not_empty_is_mounted_over_as_overlay_says() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.run(
+        "truncate -s 128M a; mkdir m; touch m/kept; zpool create -O mountpoint=none tank $PWD/a",
+    );
+    place.serve(&["--nfs-port", "0", "--mount"]);
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    check(
+        "zfs create -o canmount=noauto -o mountpoint=$PWD/m tank/fs; zfs mount tank/fs; ls m; zfs unmount tank/fs",
+        "",
+    );
+    check(
+        "zfs set overlay=off tank/fs; zfs mount tank/fs; ls m",
+        "kept\n! cannot mount 'tank/fs': directory 'DIR/m' is not empty\n",
+    );
+    check(
+        "zfs mount -O tank/fs; ls m; zfs unmount tank/fs; ls m",
+        "kept\n",
+    );
+    check(
+        "rm m/kept; zfs mount tank/fs; zfs mount | grep -c tank/fs; zfs unmount tank/fs",
+        "1\n",
+    );
+    check(
+        "zfs mount -f tank/fs",
+        "! zfs mount -f: redacted datasets cannot be mounted\n[1]\n",
+    );
+    place.stop();
+}
+
+/// `zpool sync -f` writes the labels though nothing has changed; without it they stay.
+// OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_sync
+#[test]
+fn a_forced_sync_writes_the_labels() {
+    let mut place = Place::new();
+    if !oracle::has_zdb() {
+        return skip("labels", "zdb is not installed");
+    }
+    place.run("truncate -s 128M a; zpool create tank $PWD/a");
+    place.serve(&["--nfs-port", "0"]);
+    let label = || place.run("zdb -l a | grep '^    txg: '");
+    place.run("zpool sync tank");
+    let before = label();
+    assert!(before.contains("txg: "), "{before}");
+    place.run("zpool sync tank; zpool sync tank");
+    assert_eq!(label(), before);
+    place.run("zpool sync -f tank");
+    assert_ne!(label(), before);
+    place.stop();
+}
+
 /// An end that has to wait says for what: here for the file under a pool, which lies on the mount of a process that stands still.
 #[test]
 fn an_end_says_what_it_waits_for() {

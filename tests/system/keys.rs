@@ -1,6 +1,7 @@
 //! Keys of encrypted datasets by the commands, with a daemon that holds them. The pool is one that OpenZFS encrypted; the words are
 //! those of its commands.
 
+use tests::free_port;
 use tests::golden::Golden;
 
 use crate::cli::Place;
@@ -118,6 +119,68 @@ fn keys_are_loaded_by_every_way_and_unloaded() {
     for secret in ["sesame", "another pass", hex, "wrong secret"] {
         assert!(!place.log().contains(secret), "{secret} is in the log");
     }
+}
+
+/// `zfs share -l` asks for the keys of what it shares, and `zfs unmount -u` unloads those of encryption roots.
+#[test]
+fn keys_come_with_shares_and_go_with_mounts() {
+    let golden = Golden::unpack("m-encrypted").expect("unpack the golden pool");
+    let mut place = Place::new();
+    let port = free_port();
+    place.serve(&[
+        "--nfs-port",
+        &port.to_string(),
+        "--listen",
+        "127.0.0.1",
+        "--no-portmap",
+    ]);
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    let directory = golden.directory().display();
+    check(
+        &format!(
+            "zpool import -N -d {directory} m-encrypted; zfs set mountpoint=$PWD/enc m-encrypted/pass; \
+             zfs set sharenfs=on m-encrypted/pass; zfs set sharenfs=off m-encrypted/pass/raw"
+        ),
+        "",
+    );
+    let status = "zfs get -H -o value keystatus m-encrypted/hex m-encrypted/pass";
+    check(status, "unavailable\nunavailable\n");
+    check(
+        "printf 'wrong secret\n' | zfs share -l m-encrypted/pass",
+        "! Key load error: Incorrect key provided for 'm-encrypted/pass'.\n[255]\n",
+    );
+    // One key is asked for: of what is shared, and not of the rest.
+    check(
+        "printf 'open sesame 123\n' | zfs share -l m-encrypted/pass",
+        "",
+    );
+    check(status, "unavailable\navailable\n");
+    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    let shared = format!("{}/enc", place.work());
+    crate::rpc::Client::new(address).mount(&shared);
+    check("zfs unload-key m-encrypted/pass", "");
+    check("printf 'open sesame 123\n' | zfs share -al", "");
+    check(status, "unavailable\navailable\n");
+    crate::rpc::Client::new(address).mount(&shared);
+    if !crate::snapdir::can_mount(&place) {
+        return;
+    }
+    check(
+        "zfs mount m-encrypted/pass; zfs unmount m-encrypted/pass",
+        "",
+    );
+    check(status, "unavailable\navailable\n");
+    check(
+        "zfs mount m-encrypted/pass; zfs unmount -u m-encrypted/pass",
+        "",
+    );
+    check(status, "unavailable\nunavailable\n");
+    check(
+        "printf 'open sesame 123\n' | zfs mount -l m-encrypted/pass; zfs unmount -au",
+        "",
+    );
+    check(status, "unavailable\nunavailable\n");
+    place.stop();
 }
 
 #[test]

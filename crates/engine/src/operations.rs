@@ -335,14 +335,20 @@ impl PoolHandle {
         })
     }
 
-    /// Tries again to open devices that are away; returns how many came back.
+    /// Tries again to open devices that are away; returns how many came back. A resilver that runs begins again with them if
+    /// `restart`, else they are resilvered when it has ended.
     ///
     /// # Errors
     /// The pool cannot be written.
-    pub fn reopen(&self) -> Request<'_, Result<usize, EngineError>> {
+    pub fn reopen(&self, restart: bool) -> Request<'_, Result<usize, EngineError>> {
         Box::pin(async move {
-            self.run_as_root(|context| async move { Ok(context.pool.reopen().await?) })
-                .await
+            self.run_as_root(move |context| async move {
+                Ok(match restart {
+                    true => context.pool.reopen().await?,
+                    false => context.pool.reopen_beside_resilver().await?,
+                })
+            })
+            .await
         })
     }
 

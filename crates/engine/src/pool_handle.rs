@@ -230,6 +230,20 @@ impl PoolHandle {
         })
     }
 
+    /// As [`PoolHandle::sync`], with the configuration in the labels of all devices, though nothing has changed.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::sync`].
+    pub fn sync_labels(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(|context| async move {
+                context.pool.sync_labels().await?;
+                Ok(())
+            })
+            .await
+        })
+    }
+
     /// Returns a dataset, with the properties asked for.
     ///
     /// # Errors

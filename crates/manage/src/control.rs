@@ -177,7 +177,7 @@ pub fn asks_for_keys(tool: &str, arguments: &[String]) -> bool {
             let says = |what| arguments.iter().any(|word| word.contains(what));
             says("keyformat=") && !says("keylocation=file:")
         }
-        ("zfs", "mount") | ("zpool", "import") => has_flag('l'),
+        ("zfs", "mount" | "share") | ("zpool", "import") => has_flag('l'),
         _ => false,
     }
 }

@@ -212,6 +212,20 @@ impl Pool {
     /// # Errors
     /// `ReadOnly`, `Suspended`.
     pub async fn reopen(&self) -> Result<usize, PoolError> {
+        self.reopen_devices(true).await
+    }
+
+    /// As [`Pool::reopen`], but a resilver that runs goes on where it is (`zpool reopen -n`): what came back is resilvered when
+    /// it has ended.
+    ///
+    /// # Errors
+    /// As [`Pool::reopen`].
+    // OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_reopen
+    pub async fn reopen_beside_resilver(&self) -> Result<usize, PoolError> {
+        self.reopen_devices(false).await
+    }
+
+    async fn reopen_devices(&self, restart: bool) -> Result<usize, PoolError> {
         self.0.writable()?;
         let back = self.0.tree().reopen().await;
         // How large the devices are now, as `expandsize` says.
@@ -221,7 +235,10 @@ impl Pool {
         if back > 0 {
             // What they missed in txgs under way is recorded first.
             self.sync().await?;
-            self.0.resilver_if_needed().await?;
+            // A resilver that goes on is followed by one for what came back meanwhile.
+            if restart || !self.0.activities.scan.is_resilvering() {
+                self.0.resilver_if_needed().await?;
+            }
         }
         self.0.expand_measured_if_auto().await?;
         Ok(back)

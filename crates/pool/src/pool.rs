@@ -266,6 +266,18 @@ impl Pool {
         Ok(txg)
     }
 
+    /// As [`Pool::sync`], with the configuration in all labels, though nothing has changed (`zpool sync -f`).
+    ///
+    /// # Errors
+    /// As [`Pool::sync`].
+    // OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_sync
+    pub async fn sync_labels(&self) -> Result<Txg, PoolError> {
+        if !self.0.session.readonly {
+            self.0.dirty_config();
+        }
+        self.sync().await
+    }
+
     /// Waits until `txg` is durable.
     ///
     /// # Errors

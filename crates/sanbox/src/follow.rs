@@ -135,7 +135,7 @@ impl Affected {
             if wanted
                 && free
                 && point.starts_with('/')
-                && let Err(why) = appliance.mount(pool, info, Path::new(&point)).await
+                && let Err(why) = appliance.mount(pool, info, Path::new(&point), false).await
             {
                 outcome = Err(format!("cannot mount '{}': {why}", info.name));
             }

@@ -2,7 +2,7 @@
 
 use dsl::Estimate;
 use ondisk::ObjectType;
-use pool::{Health, ImportPolicy, Pool, PoolError, StatusReason, discover};
+use pool::{Health, HistoryEvent, ImportPolicy, Pool, PoolError, StatusReason, VdevSpec, discover};
 use world::Rng;
 
 use crate::support::*;
@@ -312,4 +312,70 @@ fn a_read_only_import_of_a_crashed_pool_works() {
         let scan = pool.scrub().await.expect("a scan only reads");
         assert_eq!(scan.errors, 0);
     });
+}
+
+/// The names of the internal events of scans, oldest first.
+async fn scan_events(pool: &Pool) -> Vec<String> {
+    let records = pool.history().await.expect("history");
+    let names = records.into_iter().filter_map(|record| match record.event {
+        HistoryEvent::Internal { name, .. } if name.starts_with("scan ") => Some(name),
+        _ => None,
+    });
+    names.collect()
+}
+
+/// A device that comes back while another one is resilvered: the resilver begins again with both (`zpool reopen`), or goes on and
+/// is followed by another one (`zpool reopen -n`).
+// OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_reopen
+#[test]
+fn a_reopening_restarts_a_resilver_unless_told_otherwise() {
+    for (restart, expect) in [
+        (
+            true,
+            vec!["scan setup", "scan cancelled", "scan setup", "scan done"],
+        ),
+        (
+            false,
+            vec!["scan setup", "scan done", "scan setup", "scan done"],
+        ),
+    ] {
+        let world = world(33, 4, 192 * MIB);
+        let devices = world.clone();
+        let mut recorder = Recorder::default();
+        let mut rng = world.rng();
+        run(&world, async move |handle| {
+            let pool = create(
+                &handle,
+                [mirror(), vec![VdevSpec::Mirror(vec![path(2), path(3)])]].concat(),
+            )
+            .await;
+            let dataset = root(&pool).await;
+            let offline = pool.tree().leaves()[1].guid.0;
+            pool.offline(offline, false).await.expect("offline");
+            devices.vanish(path(3));
+            for _ in 0..100 {
+                step(&dataset, &mut rng, &mut recorder).await.expect("step");
+            }
+            pool.sync().await.expect("sync");
+            drop(dataset);
+            devices.bring_back(path(3));
+            pool.online(offline).await.expect("online");
+            assert!(pool.status().scan.expect("a resilver").running);
+            let back = match restart {
+                true => pool.reopen().await,
+                false => pool.reopen_beside_resilver().await,
+            };
+            assert_eq!(back.expect("reopen"), 1);
+            for _ in 0..600 {
+                if scan_events(&pool).await.len() >= expect.len() {
+                    break;
+                }
+                handle.sleep(std::time::Duration::from_millis(100)).await;
+            }
+            assert_eq!(scan_events(&pool).await, expect, "{restart}");
+            compare(&root(&pool).await, &recorder.now, "resilvered").await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, "resilvered");
+    }
 }

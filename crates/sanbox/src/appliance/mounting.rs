@@ -34,19 +34,21 @@ impl Appliance {
         }
     }
 
-    /// Mounts a file system.
+    /// Mounts a file system, with `overlay` whatever its property says of directories that are not empty.
     pub(crate) async fn mount(
         &self,
         pool: &PoolHandle,
         info: &DatasetInfo,
         point: &Path,
+        overlay: bool,
     ) -> Result<(), String> {
         if is_delegated() {
             return Err("permission denied".to_owned());
         }
         let failed = |error: EngineError| error.to_string();
         let fs = pool.open_fs(&info.name).await.map_err(failed)?;
-        let flags = mount_flags(pool, &info.name).await.map_err(failed)?;
+        let mut flags = mount_flags(pool, &info.name).await.map_err(failed)?;
+        flags.needs_empty &= !overlay;
         self.mounts.mount(fs, &info.name, point, flags).await
     }
 
@@ -95,7 +97,7 @@ impl Appliance {
         {
             return;
         }
-        if let Err(why) = self.mount(pool, info, Path::new(&point)).await {
+        if let Err(why) = self.mount(pool, info, Path::new(&point), false).await {
             tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }

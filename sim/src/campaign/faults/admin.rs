@@ -713,7 +713,7 @@ async fn repair(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result
                         pool.clear(Some(guid)).await.map_err(|e| said("clear", e))?;
                     }
                     1 if matches!(health, Health::Unavail | Health::Removed) => {
-                        pool.reopen().await.map_err(|e| said("reopen", e))?;
+                        pool.reopen(true).await.map_err(|e| said("reopen", e))?;
                     }
                     _ => {
                         pool.online(guid).await.map_err(|e| said("online", e))?;

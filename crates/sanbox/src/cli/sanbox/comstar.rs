@@ -75,8 +75,6 @@ pub(super) async fn units(session: &Session, tool: &str, args: &Arguments) -> Ou
         ("list-state", []) => {
             session.out.line("Operational Status: online");
             session.out.line("Config Status     : initialized");
-            session.out.line("ALUA Status       : disabled");
-            session.out.line("ALUA Node         : 0");
             Ok(())
         }
         ("online-target" | "offline-target", _) => Err(session.fail(format!(

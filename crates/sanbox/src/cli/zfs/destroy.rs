@@ -20,7 +20,7 @@ options! {
         Parsable = short('p', "the same, for scripts"),
         DryRun = short('n', "destroy nothing"),
         Defer = short('d', "snapshots: when the last hold and clone is gone"),
-        Force = short('f', "unmount what is in use"),
+        Force = short('f', "as without: Linux unmounts nothing that is in use"),
         Recursive = short('r', "with what lies below"),
         Clones = short('R', "with clones, too"),
     }

@@ -564,6 +564,22 @@ async fn unload_one(session: &Session, pool: &PoolHandle, name: &str) -> Result<
     }
 }
 
+/// Unloads the key of a dataset that was unmounted, if it is an encryption root whose key is loaded.
+// OpenZFS: lib/libzfs/libzfs_mount.c, zfs_unmount
+pub(super) async fn unload_root(session: &Session, name: &str) -> Outcome {
+    let Ok(pool) = session.appliance.pool_of(name).await else {
+        return Ok(());
+    };
+    match pool.key_info(name).await {
+        Ok(Some(info)) if info.loaded && info.root == name => {
+            unload_one(session, &pool, name).await?;
+            session.appliance.datasets_changed().await;
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether a file system that needs the key of `root` is mounted.
 async fn is_mounted(session: &Session, pool: &PoolHandle, root: &str) -> bool {
     let mounted = session.appliance.mounts().list();

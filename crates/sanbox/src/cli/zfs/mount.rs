@@ -21,8 +21,8 @@ options! {
         LoadKeys = short('l', "ask for the keys of encrypted file systems"),
         Verbose = short('v', "say how far it is"),
         Options(String) = valued('o', "opts", "mount options, for this mount only"),
-        Overlay = short('O', "over a directory that is not empty"),
-        Force = short('f', "as without, which is as much as a mount through FUSE can do"),
+        Overlay = short('O', "over a directory that is not empty, though overlay=off"),
+        Force = short('f', "refused: redacted datasets cannot be mounted"),
     }
 }
 
@@ -48,7 +48,7 @@ options! {
     UnmountOption {
         All = short('a', "all file systems"),
         Force = short('f', "though they are in use"),
-        UnloadKeys = short('u', "and unload their keys"),
+        UnloadKeys = short('u', "and unload the keys of those that are encryption roots"),
     }
 }
 
@@ -133,12 +133,21 @@ async fn below(pool: &PoolHandle, root: &str) -> Vec<(PoolHandle, DatasetInfo)> 
         .collect()
 }
 
+/// What is done at a mount beside it.
+#[derive(Clone, Copy, Default)]
+struct MountHow {
+    /// Keys that are missing are asked for.
+    load_keys: bool,
+    /// The directory need not be empty, whatever the property `overlay` says.
+    overlay: bool,
+}
+
 /// Mounts those file systems that are to be mounted and are not. Those whose key is not loaded are left out, or their keys
 /// loaded.
 async fn mount_each(
     session: &Session,
     datasets: Vec<(PoolHandle, DatasetInfo)>,
-    load_keys: bool,
+    how: MountHow,
 ) -> Outcome {
     let mut failed = false;
     let mut input = KeyInput::new(session);
@@ -147,7 +156,7 @@ async fn mount_each(
         let skip =
             value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
         if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
-            if load_keys {
+            if how.load_keys {
                 failed |= keys::load_for(session, &mut input, &pool, &info.name)
                     .await
                     .is_err();
@@ -155,7 +164,7 @@ async fn mount_each(
             if keys::lacks_key(&pool, &info.name).await {
                 continue;
             }
-            failed |= mount_one(session, &pool, &info).await.is_err();
+            failed |= mount_one(session, &pool, &info, how).await.is_err();
         }
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
@@ -163,17 +172,20 @@ async fn mount_each(
 
 pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
     let (mut every, mut as_json, mut verbose) = (false, false, false);
-    let (mut recursive, mut load_keys) = (false, false);
+    let (mut recursive, mut how) = (false, MountHow::default());
     let mut words: Vec<String> = Vec::new();
-    let operands = session.read_options(arguments, |_, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
             MountOption::All => every = true,
             MountOption::Json => as_json = true,
             MountOption::Recursive => recursive = true,
             MountOption::Verbose => verbose = true,
             MountOption::Options(list) => words.extend(list.split(',').map(str::to_owned)),
-            MountOption::LoadKeys => load_keys = true,
-            MountOption::Overlay | MountOption::Force => {}
+            MountOption::LoadKeys => how.load_keys = true,
+            MountOption::Overlay => how.overlay = true,
+            MountOption::Force => {
+                return Err(session.fail("zfs mount -f: redacted datasets cannot be mounted"));
+            }
         }
         Ok(())
     })?;
@@ -181,7 +193,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         if !operands.is_empty() {
             return Err(session.misuse("too many arguments"));
         }
-        return mount_each(session, all(session).await, load_keys).await;
+        return mount_each(session, all(session).await, how).await;
     }
     if recursive {
         let [name] = operands.as_slice() else {
@@ -193,7 +205,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         };
         let (pool, info) = open(session, name, &query()).await?;
         let datasets = below(&pool, &info.name).await;
-        return mount_each(session, datasets, load_keys).await;
+        return mount_each(session, datasets, how).await;
     }
     match operands.as_slice() {
         [] => {
@@ -224,11 +236,11 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
             if words.iter().any(|word| word == "remount") {
                 return remount(session, &pool, &info, &words).await;
             }
-            if load_keys {
+            if how.load_keys {
                 let mut input = KeyInput::new(session);
                 keys::load_for(session, &mut input, &pool, name).await?;
             }
-            mount_one(session, &pool, &info).await?;
+            mount_one(session, &pool, &info, how).await?;
             if words.is_empty() {
                 return Ok(());
             }
@@ -299,7 +311,12 @@ async fn remount(
     Ok(())
 }
 
-async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> Outcome {
+async fn mount_one(
+    session: &Session,
+    pool: &PoolHandle,
+    info: &DatasetInfo,
+    how: MountHow,
+) -> Outcome {
     let name = &info.name;
     let value = |name| shown(info, name, true).map_or_else(String::new, |shown| shown.0);
     let refuse = |why: String| Err(session.fail(format!("cannot mount '{name}': {why}")));
@@ -327,19 +344,22 @@ async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> 
             "no daemon is running that could hold the mount; start 'sanbox serve', or use 'sanbox mount {name} {point}'"
         ));
     }
-    match session.appliance.mount(pool, info, point.as_ref()).await {
+    let mounted = session
+        .appliance
+        .mount(pool, info, point.as_ref(), how.overlay);
+    match mounted.await {
         Ok(()) => Ok(()),
         Err(why) => refuse(why),
     }
 }
 
 pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut every, mut force) = (false, false);
+    let (mut every, mut force, mut unload) = (false, false, false);
     let operands = session.read_options(arguments, |_, option| {
         match option {
             UnmountOption::All => every = true,
             UnmountOption::Force => force = true,
-            UnmountOption::UnloadKeys => {}
+            UnmountOption::UnloadKeys => unload = true,
         }
         Ok(())
     })?;
@@ -349,9 +369,13 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         let mut failed = false;
         for (name, _) in session.appliance.mounts().list().into_iter().rev() {
-            if let Err(why) = session.appliance.mounts().unmount_name(&name, force).await {
-                session.out.error(format!("cannot unmount '{name}': {why}"));
-                failed = true;
+            match session.appliance.mounts().unmount_name(&name, force).await {
+                Ok(()) if unload => failed |= keys::unload_root(session, &name).await.is_err(),
+                Ok(()) => {}
+                Err(why) => {
+                    session.out.error(format!("cannot unmount '{name}': {why}"));
+                    failed = true;
+                }
             }
         }
         return if failed { Err(Exit(1)) } else { Ok(()) };
@@ -385,6 +409,7 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         .unmount_name(&target, force)
         .await
     {
+        Ok(()) if unload => keys::unload_root(session, &target).await,
         Ok(()) => Ok(()),
         Err(why) => Err(session.fail(format!("cannot unmount '{name}': {why}"))),
     }
@@ -403,19 +428,45 @@ fn protocols(session: &Session, operands: &[String]) -> Result<Vec<ShareProtocol
     }
 }
 
+/// Whether the properties of a file system say that it is shared.
+fn is_shared(info: &DatasetInfo) -> bool {
+    let names = ["sharenfs", "sharesmb"];
+    names
+        .iter()
+        .any(|name| shown(info, name, true).is_some_and(|(value, _)| value != "off"))
+}
+
+/// Loads the keys of all file systems that are to be shared.
+async fn load_shared(session: &Session) -> Outcome {
+    let mut input = KeyInput::new(session);
+    let mut outcome = Ok(());
+    for (pool, info) in all(session).await {
+        if is_shared(&info) {
+            let loaded = keys::load_for(session, &mut input, &pool, &info.name).await;
+            outcome = outcome.and(loaded);
+        }
+    }
+    session.appliance.datasets_changed().await;
+    outcome
+}
+
 pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
-    let mut every = false;
+    let (mut every, mut load_keys) = (false, false);
     let operands = session.read_options(arguments, |_, option| {
         match option {
             ShareOption::All => every = true,
-            ShareOption::LoadKeys => {}
+            ShareOption::LoadKeys => load_keys = true,
         }
         Ok(())
     })?;
     if every {
         let protocols = protocols(session, &operands)?;
+        let mut loaded = Ok(());
+        if load_keys {
+            loaded = load_shared(session).await;
+        }
         session.appliance.share_again(None, &protocols).await;
-        return Ok(());
+        return loaded;
     }
     let [name] = operands.as_slice() else {
         return Err(session.misuse(if operands.is_empty() {
@@ -424,9 +475,8 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
             "too many arguments"
         }));
     };
-    let (_, info) = open(session, name, &query()).await?;
-    let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-    if value("sharenfs") == "off" && value("sharesmb") == "off" {
+    let (pool, info) = open(session, name, &query()).await?;
+    if !is_shared(&info) {
         session
             .out
             .error(format!("cannot share '{name}': legacy share"));
@@ -438,6 +488,11 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.fail(format!(
             "cannot share '{name}': no daemon is running that would serve it; start 'sanbox serve'"
         )));
+    }
+    if load_keys {
+        let mut input = KeyInput::new(session);
+        keys::load_for(session, &mut input, &pool, name).await?;
+        session.appliance.datasets_changed().await;
     }
     let again = session
         .appliance
@@ -467,9 +522,7 @@ pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome 
         }));
     };
     let (_, info) = open(session, name, &query()).await?;
-    let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-    let is_shared = value("sharenfs") != "off" || value("sharesmb") != "off";
-    if !is_shared || !session.appliance.is_daemon() {
+    if !is_shared(&info) || !session.appliance.is_daemon() {
         return Err(session.fail(format!("cannot unshare '{name}': not currently shared")));
     }
     let ended = session.appliance.unshare(info.guid, &ShareProtocol::ALL);

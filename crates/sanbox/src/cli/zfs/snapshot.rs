@@ -41,7 +41,7 @@ options! {
     RollbackOption {
         Recursive = short('r', "destroy newer snapshots and bookmarks"),
         Clones = short('R', "and their clones"),
-        Force = short('f', "unmount clones that are in use"),
+        Force = short('f', "as without: Linux unmounts no clone that is in use"),
     }
 }
 

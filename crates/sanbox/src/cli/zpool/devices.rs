@@ -58,7 +58,7 @@ pub(super) const OFFLINE: Command = Command {
 
 options! {
     ReopenOption {
-        NoRestart = short('n', "let a scrub that is under way go on where it is"),
+        NoRestart = short('n', "let a resilver that runs go on where it is, and resilver what came back after it"),
     }
 }
 
@@ -375,14 +375,18 @@ pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reopen
 pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
-    let names = session.read_options(arguments, |_, ReopenOption::NoRestart| Ok(()))?;
+    let mut restart = true;
+    let names = session.read_options(arguments, |_, ReopenOption::NoRestart| {
+        restart = false;
+        Ok(())
+    })?;
     let (pools, mut failed) = subjects(session, &names).await;
     for subject in &pools {
         let Some(pool) = subject.open(session) else {
             failed = true;
             continue;
         };
-        match pool.reopen().await {
+        match pool.reopen(restart).await {
             Ok(_) => {
                 session.record(pool).await;
                 finish_here(session, pool).await?;

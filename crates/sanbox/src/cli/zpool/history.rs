@@ -28,7 +28,7 @@ pub(super) const HISTORY: Command = Command {
 
 options! {
     SyncOption {
-        Force = short('f', "also when nothing has changed"),
+        Force = short('f', "labels, too, though nothing has changed"),
     }
 }
 
@@ -129,15 +129,22 @@ fn record_text(record: &HistoryRecord, long: bool) -> String {
 }
 
 pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {
-    // What is open is written out whether it has changed or not, so that -f asks for nothing more.
-    let names = session.read_options(arguments, |_, SyncOption::Force| Ok(()))?;
+    let mut force = false;
+    let names = session.read_options(arguments, |_, SyncOption::Force| {
+        force = true;
+        Ok(())
+    })?;
     let (pools, mut failed) = subjects(session, &names).await;
     for pool in &pools {
         let Some(pool) = pool.open(session) else {
             failed = true;
             continue;
         };
-        if let Err(error) = pool.sync().await {
+        let synced = match force {
+            true => pool.sync_labels().await,
+            false => pool.sync().await,
+        };
+        if let Err(error) = synced {
             session
                 .out
                 .error(format!("sync '{}' failed: {error}", pool.name()));

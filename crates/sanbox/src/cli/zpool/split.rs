@@ -1,12 +1,13 @@
 //! `zpool split` and `zpool reguid`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use engine::{AllocationBias, EngineError, ImportPolicy, PoolError, PoolHandle, SplitSpec};
+use engine::{
+    AllocationBias, EngineError, ImportPolicy, PoolError, PoolHandle, SplitSpec, VdevStatus,
+};
 
 use super::activity::vdev_guid;
-use super::layout::device_line;
-use super::{bad_name, open_pool};
+use super::{NameStyle, bad_name, open_pool};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session, setting};
 
@@ -70,6 +71,7 @@ struct Options {
     altroot: Option<String>,
     properties: Vec<(String, String)>,
     mount_options: bool,
+    style: NameStyle,
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_split; lib/libzfs/libzfs_pool.c, zpool_vdev_split (words)
@@ -77,8 +79,9 @@ pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
     let operands = session.read_options(arguments, |session, option| {
         match option {
-            // Devices are always shown by their whole path.
-            SplitOption::Guid | SplitOption::RealPath | SplitOption::FullPath => {}
+            SplitOption::Guid => options.style.guid = true,
+            SplitOption::RealPath => options.style.real_path = true,
+            SplitOption::FullPath => options.style.full_path = true,
             SplitOption::DryRun => options.dry_run = true,
             SplitOption::Altroot(root) => options.altroot = Some(root),
             SplitOption::Property(text) => match setting(&text) {
@@ -126,7 +129,11 @@ pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
         Err(error) => return Err(refuse(error.to_string().trim_end().to_owned())),
     };
     if options.dry_run {
-        session.out.text(drawn(new, &plan));
+        let status = pool.status().await;
+        let status = status.map_err(|error| refuse(error.to_string()))?;
+        session
+            .out
+            .text(drawn(new, &plan, &status.root, options.style));
         return Ok(());
     }
     let places: Vec<PathBuf> = plan.into_iter().map(|(path, _)| path).collect();
@@ -172,7 +179,12 @@ async fn take_in(session: &Session, name: &str, places: Vec<PathBuf>, altroot: P
     }
 }
 
-fn drawn(name: &str, plan: &[(PathBuf, AllocationBias)]) -> String {
+fn drawn(
+    name: &str,
+    plan: &[(PathBuf, AllocationBias)],
+    root: &VdevStatus,
+    style: NameStyle,
+) -> String {
     let mut text = format!("would create '{name}' with the following layout:\n\n");
     let parts = [
         (AllocationBias::None, name),
@@ -185,10 +197,19 @@ fn drawn(name: &str, plan: &[(PathBuf, AllocationBias)]) -> String {
             text.push_str(&format!("\t{title}\n"));
         }
         for (path, _) in paths {
-            device_line(&mut text, 2, path);
+            let device = leaf_at(root, path).map(|leaf| style.name(leaf));
+            let device = device.unwrap_or_else(|| path.display().to_string());
+            text.push_str(&format!("\t  {device}\n"));
         }
     }
     text
+}
+
+fn leaf_at<'a>(vdev: &'a VdevStatus, path: &Path) -> Option<&'a VdevStatus> {
+    if vdev.children.is_empty() && vdev.path.as_deref() == Some(path) {
+        return Some(vdev);
+    }
+    vdev.children.iter().find_map(|child| leaf_at(child, path))
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reguid; lib/libzfs/libzfs_pool.c, zpool_set_guid

@@ -10,7 +10,9 @@ pub(crate) async fn mount_flags(
     pool: &PoolHandle,
     dataset: &str,
 ) -> Result<MountFlags, EngineError> {
-    let names = ["readonly", "devices", "setuid", "exec", "acltype"];
+    let names = [
+        "readonly", "devices", "setuid", "exec", "overlay", "acltype",
+    ];
     let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
     let info = pool.dataset(dataset, &query).await?;
     let number = |name: &str| match info.property(name).map(|property| &property.value) {
@@ -23,6 +25,7 @@ pub(crate) async fn mount_flags(
         no_devices: is("devices", 0),
         no_setuid: is("setuid", 0),
         no_exec: is("exec", 0),
+        needs_empty: is("overlay", 0),
         lists: match number("acltype").and_then(|number| Property::AclType.index_name(number)) {
             Some("posix") => Lists::Posix,
             Some("nfsv4") => Lists::Nfsv4,

@@ -46,6 +46,8 @@ pub(crate) struct MountFlags {
     pub(crate) no_setuid: bool,
     /// Programs may not run (`exec=off`).
     pub(crate) no_exec: bool,
+    /// The directory must be empty (`overlay=off`).
+    pub(crate) needs_empty: bool,
     /// Access control lists beside modes (`acltype`).
     pub(crate) lists: Lists,
 }
@@ -183,7 +185,13 @@ impl Mounts {
         let wanted = point.to_owned();
         let prepared = paths::call(point, move || {
             paths::clear_dead(&wanted);
-            std::fs::create_dir_all(&wanted).and_then(|()| std::fs::canonicalize(&wanted))
+            std::fs::create_dir_all(&wanted)?;
+            // OpenZFS: lib/libzfs/libzfs_mount.c, zfs_mount_at
+            if flags.needs_empty && std::fs::read_dir(&wanted)?.next().is_some() {
+                let why = format!("directory '{}' is not empty", wanted.display());
+                return Err(io::Error::other(why));
+            }
+            std::fs::canonicalize(&wanted)
         });
         let point = prepared.await?.map_err(|error| error.to_string())?;
         let root = fs.root().await.map_err(|error| error.to_string())?;
