@@ -39,6 +39,7 @@ mod nonsense;
 mod policies;
 mod properties;
 mod quotas;
+mod raw_streams;
 mod received;
 mod receiving;
 mod removal;

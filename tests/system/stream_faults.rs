@@ -18,10 +18,10 @@ use tests::oracle;
 use crate::cli::Place;
 use crate::streams::{named, sums, unpack};
 
-const SERVE: [&str; 4] = ["--nfs-port", "0", "--iscsi-port", "0"];
+pub(crate) const SERVE: [&str; 4] = ["--nfs-port", "0", "--iscsi-port", "0"];
 
 /// A generator of numbers that repeats (splitmix64).
-struct Numbers(u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
@@ -32,13 +32,13 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }
 
 /// A receive that got the first bytes of a stream and waits for more.
-fn waiting(place: &Place, arguments: &[&str], bytes: &[u8]) -> (Child, ChildStdin) {
+pub(crate) fn waiting(place: &Place, arguments: &[&str], bytes: &[u8]) -> (Child, ChildStdin) {
     let mut receiver = place
         .command("zfs")
         .arg("receive")
@@ -53,7 +53,7 @@ fn waiting(place: &Place, arguments: &[&str], bytes: &[u8]) -> (Child, ChildStdi
     (receiver, input)
 }
 
-fn token(place: &Place, dataset: &str) -> Option<String> {
+pub(crate) fn token(place: &Place, dataset: &str) -> Option<String> {
     let shown = place.run(&format!(
         "zfs get -Hpo value receive_resume_token {dataset} 2> /dev/null"
     ));
@@ -61,7 +61,7 @@ fn token(place: &Place, dataset: &str) -> Option<String> {
     token.starts_with("1-").then(|| token.to_owned())
 }
 
-fn judged(place: &mut Place) {
+pub(crate) fn judged(place: &mut Place) {
     assert_eq!(place.run("zpool export tank"), "");
     place.stop();
     let images = [place.path("work").join("disk")];
@@ -143,9 +143,9 @@ fn a_receive_goes_on_after_every_kill() {
 }
 
 /// The records of a stream with their payloads.
-type Records = Vec<(StreamRecord, Vec<u8>)>;
+pub(crate) type Records = Vec<(StreamRecord, Vec<u8>)>;
 
-fn records(path: &str) -> Records {
+pub(crate) fn records(path: &str) -> Records {
     let bytes = fs::read(path).expect("a golden stream");
     let mut rest = &bytes[..];
     let mut records = Records::new();
@@ -177,7 +177,7 @@ impl Fletcher {
 }
 
 /// Writes a stream with checksums that are right; `damage` changes a record once it is encoded.
-fn write(path: &Path, records: &Records, damage: Option<(usize, usize, u8)>) {
+pub(crate) fn write(path: &Path, records: &Records, damage: Option<(usize, usize, u8)>) {
     let mut out = Vec::new();
     let mut sum = Fletcher::default();
     for (at, (record, payload)) in records.iter().enumerate() {
@@ -208,7 +208,7 @@ fn write(path: &Path, records: &Records, damage: Option<(usize, usize, u8)>) {
 }
 
 /// Where the first record stands that a test looks for.
-fn first(records: &Records, wanted: impl Fn(&StreamRecord) -> bool) -> usize {
+pub(crate) fn first(records: &Records, wanted: impl Fn(&StreamRecord) -> bool) -> usize {
     let found = records.iter().position(|(record, _)| wanted(record));
     found.expect("the stream has such a record")
 }

@@ -297,6 +297,8 @@ fn core_of(spec: &AllocSpec) -> Result<Core> {
         compression: Compression::INHERIT,
         max_block_id: 0,
         has_spill: false,
+        levels_min: 1,
+        sealed_bonus: None,
     };
     if bonus_len > core.bonus_max(false) {
         return Err(DmuError::TooLarge {

@@ -50,6 +50,10 @@ pub(crate) struct Core {
     pub(crate) compression: Compression,
     pub(crate) max_block_id: u64,
     pub(crate) has_spill: bool,
+    /// Levels that the tree has at least; more than it needs where a raw stream says so.
+    pub(crate) levels_min: u8,
+    /// The bonus buffer with all behind it, up to the spill pointer, as it came encrypted.
+    pub(crate) sealed_bonus: Option<Rc<[u8]>>,
 }
 
 impl Core {
@@ -66,6 +70,8 @@ impl Core {
             compression: Compression::INHERIT,
             max_block_id: 0,
             has_spill: false,
+            levels_min: 1,
+            sealed_bonus: None,
         }
     }
 
@@ -75,6 +81,17 @@ impl Core {
 
     pub(crate) fn slots(&self) -> u8 {
         self.extra_slots + 1
+    }
+
+    /// The bonus area of a stored dnode, whose bonus buffer is encrypted.
+    pub(crate) fn bonus_area(&self, stored: &[u8]) -> Option<Rc<[u8]>> {
+        if self.bonus.is_empty() {
+            return None;
+        }
+        let size = 512 * usize::from(self.slots());
+        let start = size.checked_sub(self.bonus_max(false))?;
+        let area = stored.get(start..start + self.bonus_max(self.has_spill))?;
+        Some(Rc::from(area))
     }
 
     /// Longest bonus with or without a spill pointer.
@@ -133,6 +150,8 @@ impl Base {
                 compression: phys.compression,
                 max_block_id: phys.max_block_id,
                 has_spill: phys.spill.is_some(),
+                levels_min: 1,
+                sealed_bonus: None,
             },
             levels: phys.levels,
             bps,

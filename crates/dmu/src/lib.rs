@@ -43,6 +43,6 @@ pub use objset::Objset;
 pub use traverse::{Traversal, TraverseItem, TraverseOptions};
 pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
 pub use types::{
-    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, Services,
-    WritePolicy,
+    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, SealedDnode,
+    Services, TableShape, WritePolicy,
 };

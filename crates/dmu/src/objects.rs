@@ -25,6 +25,8 @@ impl Objset {
         let dnode = self.dnode(object).await?;
         let state = dnode.state.borrow();
         let (core, base) = (state.core(NEWEST), &state.base);
+        let is_new = state.layers.iter().any(|layer| layer.reset);
+        let levels = if is_new { 1 } else { base.levels };
         Ok(ObjectInfo {
             object,
             object_type: core.object_type,
@@ -34,7 +36,7 @@ impl Objset {
                 .expect("a bonus is at most 16 KiB"),
             block_size: core.block_size,
             indirect_shift: core.indirect_shift,
-            levels: base.levels,
+            levels: levels.max(core.levels_min),
             pointers: core.pointers,
             max_block_id: core.max_block_id,
             used_bytes: base.used,

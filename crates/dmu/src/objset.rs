@@ -17,7 +17,7 @@ use crate::dnode::{Base, Core, DNODE_BLOCK, Dnode, NEWEST, OBJECT_MAX, SLOTS};
 use crate::error::{DmuError, Result};
 use crate::free_slots::Allocator;
 use crate::txg::Tx;
-use crate::types::{ObjsetOptions, Services, WritePolicy};
+use crate::types::{ObjsetOptions, Services, TableShape, WritePolicy};
 
 /// Objects kept in memory per objset before idle ones leave.
 const DNODES_MAX: usize = 16 << 10;
@@ -160,18 +160,39 @@ impl Objset {
     /// Makes an empty objset in memory; it reaches the disk with the sync of `tx`'s group.
     #[must_use]
     pub fn create(services: &Services, kind: ObjsetType, options: ObjsetOptions, tx: &Tx) -> Self {
+        let levels = if kind == ObjsetType::META {
+            1
+        } else {
+            META_LEVELS_DATASET
+        };
+        let table = TableShape {
+            levels,
+            ..TableShape::default()
+        };
+        Self::create_shaped(services, kind, options, table, tx)
+    }
+
+    /// As [`Objset::create`], with a table of dnodes of a given shape: that of a raw stream, whose MACs cover it.
+    #[must_use]
+    pub fn create_shaped(
+        services: &Services,
+        kind: ObjsetType,
+        options: ObjsetOptions,
+        table: TableShape,
+        tx: &Tx,
+    ) -> Self {
         let meta = Base {
             core: Core {
                 object_type: ObjectType::DNODE,
                 block_size: DNODE_BLOCK,
                 pointers: 3,
+                indirect_shift: table.indirect_shift,
+                checksum: table.checksum,
+                compression: table.compression,
+                max_block_id: table.max_block_id,
                 ..Core::free()
             },
-            levels: if kind == ObjsetType::META {
-                1
-            } else {
-                META_LEVELS_DATASET
-            },
+            levels: table.levels,
             ..Base::free()
         };
         let flags = if kind == ObjsetType::ZFS && options.owner_of.is_some() {
@@ -468,7 +489,11 @@ impl Objset {
                     what: "dnode",
                     source,
                 })?;
-            let dnode = Dnode::new(object, Base::from_phys(&phys));
+            let mut base = Base::from_phys(&phys);
+            if self.0.services.is_raw() {
+                base.core.sealed_bonus = base.core.bonus_area(&bytes[slot * 512..]);
+            }
+            let dnode = Dnode::new(object, base);
             self.insert(Rc::clone(&dnode));
             return Ok(Some(dnode));
         }

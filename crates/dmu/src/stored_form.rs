@@ -8,15 +8,18 @@
 //! for the block. Whenever the block is written again without new ones, those of its last version stay: the MAC is right only when all
 //! that the stream says of the block has been received.
 
+use std::rc::Rc;
+
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
 use zio::{Seal, StoredForm};
 
-use crate::dnode::SLOTS;
-use crate::error::Result;
+use crate::dnode::{Base, SLOTS};
+use crate::error::{DmuError, Result};
 use crate::objset::Objset;
 use crate::tree::{BlockWrite, SyncContext};
 use crate::txg::Tx;
+use crate::types::{SealedDnode, TableShape};
 
 /// Number of a spill block among the blocks of its object.
 pub(crate) const SPILL_BLOCK: u64 = u64::MAX;
@@ -85,6 +88,74 @@ impl Objset {
         let mut seals = self.0.dnode_seals.borrow_mut();
         let of_txg = seals.entry(tx.txg()).or_default();
         of_txg.insert(object.0 / SLOTS, seal);
+    }
+
+    /// Gives an object the shape that a raw stream says it has. Its blocks behind the last one must be free.
+    ///
+    /// # Errors
+    /// `NoSuchObject`; `Invalid` for a shape that the blocks it has do not allow.
+    pub async fn seal_dnode(
+        &self,
+        object: ObjectId,
+        sealed: &SealedDnode<'_>,
+        tx: &Tx,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let dnode = self.dnode(object).await?;
+        let at = self.dirty_layer(&dnode, tx);
+        let mut state = dnode.state.borrow_mut();
+        let kept = !state.layers.iter().any(|layer| layer.reset) && !state.base.core.is_free();
+        let base = &state.base;
+        let has_tree = base.levels > 1 && base.core.indirect_shift != sealed.indirect_shift;
+        if kept && (has_tree || base.levels > sealed.levels || base.core.pointers > sealed.pointers)
+        {
+            return Err(DmuError::Invalid {
+                what: "an object with blocks keeps the shape of their tree",
+            });
+        }
+        let area: Rc<[u8]> = Rc::from(sealed.bonus_area);
+        for layer in &mut state.layers[at..] {
+            if layer.core.is_free() {
+                continue;
+            }
+            let last = layer.blocks.last_key_value().map_or(0, |(&block, _)| block);
+            layer.core.checksum = sealed.checksum;
+            layer.core.compression = sealed.compression;
+            layer.core.indirect_shift = sealed.indirect_shift;
+            layer.core.levels_min = sealed.levels;
+            layer.core.pointers = sealed.pointers;
+            layer.core.max_block_id = sealed.max_block_id.max(last);
+            layer.core.sealed_bonus = Some(Rc::clone(&area));
+        }
+        Ok(())
+    }
+
+    /// Gives the table of dnodes what a raw stream says of it, in syncing context: no sync of this objset may be under way.
+    ///
+    /// # Errors
+    /// `Invalid` for a shape other than the one the table has.
+    ///
+    /// # Panics
+    /// Outside syncing context.
+    pub fn seal_table(&self, shape: &TableShape, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing() && !self.0.syncing.get(),
+            "the table of dnodes changes its shape between syncs"
+        );
+        let mut state = self.0.meta.state.borrow_mut();
+        let mut base = Base::clone(&state.base);
+        if (base.levels, base.core.indirect_shift) != (shape.levels, shape.indirect_shift) {
+            return Err(DmuError::Invalid {
+                what: "the table of dnodes keeps its shape",
+            });
+        }
+        base.core.checksum = shape.checksum;
+        base.core.compression = shape.compression;
+        base.core.max_block_id = base.core.max_block_id.max(shape.max_block_id);
+        state.base = Rc::new(base);
+        drop(state);
+        self.mark_dirty(tx);
+        Ok(())
     }
 
     fn keep_form(&self, object: ObjectId, block: u64, data: IoBuf, form: StoredForm, tx: &Tx) {

@@ -236,6 +236,7 @@ impl Objset {
             block_size: u64::from(DNODE_BLOCK),
             indirect_shift: old.core.indirect_shift,
             levels_old: old.levels,
+            levels_min: 1,
             bps_old: old.bps,
             pointers: old.core.pointers,
             dirty: RefCell::new(dirty),
@@ -269,6 +270,8 @@ impl Objset {
             }
             if let Some(mac) = change.portable_mac {
                 header.portable_mac = mac;
+                // What is counted by owner is not complete in what was received.
+                header.local_mac = [0; 32];
             }
             let [user, group, project] = &self.0.usage;
             ObjsetPhys {
@@ -347,7 +350,8 @@ async fn sync_object(
     if new.core.is_free() {
         new = Base::free();
     } else {
-        if !frozen.blocks.is_empty() || !frozen.freed.is_empty() {
+        let grows = new.levels < new.core.levels_min;
+        if !frozen.blocks.is_empty() || !frozen.freed.is_empty() || grows {
             let dirty = frozen
                 .blocks
                 .into_iter()
@@ -412,6 +416,7 @@ fn tree_of(
         block_size: u64::from(base.core.block_size),
         indirect_shift: base.core.indirect_shift,
         levels_old: base.levels,
+        levels_min: base.core.levels_min,
         bps_old: base.bps,
         pointers: base.core.pointers,
         dirty: RefCell::new(dirty),

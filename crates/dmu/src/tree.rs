@@ -15,7 +15,7 @@ use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::{Blocks, DnodeSeals, EarlyWrites, StoredForms};
-use crate::dnode::{Dnode, shl, shr, span_shift};
+use crate::dnode::{Core, Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
 use crate::ranges::Ranges;
 use crate::types::{Ledger, Services, WritePolicy};
@@ -317,6 +317,8 @@ pub(crate) struct Tree {
     pub(crate) block_size: u64,
     pub(crate) indirect_shift: u8,
     pub(crate) levels_old: u8,
+    /// Levels that it has at least.
+    pub(crate) levels_min: u8,
     pub(crate) bps_old: [BlockPointer; 3],
     pub(crate) pointers: u8,
     pub(crate) dirty: RefCell<BTreeMap<u64, Leaf>>,
@@ -348,7 +350,7 @@ impl Tree {
 
     /// Levels needed so that `max_block_id` can be addressed.
     pub(crate) fn levels_for(&self, max_block_id: u64) -> u8 {
-        let mut levels = self.levels_old;
+        let mut levels = self.levels_old.max(self.levels_min);
         let pointers = u64::from(self.pointers);
         while shr(max_block_id, span_shift(self.fan_shift(), levels - 1)) >= pointers {
             levels += 1;
@@ -520,10 +522,21 @@ fn patch_dnodes(data: &mut [u8], patches: &[DnodePatch]) {
         let base = patch.dnode.base();
         if !base.core.is_free() {
             let at = place(patch);
-            base.to_phys()
-                .encode(&mut data[at * 512..(at + usize::from(base.core.slots())) * 512]);
+            let stored = &mut data[at * 512..(at + usize::from(base.core.slots())) * 512];
+            base.to_phys().encode(stored);
+            put_sealed_bonus(&base.core, stored);
         }
     }
+}
+
+/// Puts the encrypted bonus area of a dnode that came with one in its place.
+fn put_sealed_bonus(core: &Core, stored: &mut [u8]) {
+    let Some(area) = &core.sealed_bonus else {
+        return;
+    };
+    let start = stored.len() - core.bonus_max(false);
+    let len = area.len().min(core.bonus_max(core.has_spill));
+    stored[start..start + len].copy_from_slice(&area[..len]);
 }
 
 /// Number of dnodes in a block of dnodes.

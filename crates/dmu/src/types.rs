@@ -226,6 +226,53 @@ impl ObjsetOptions {
     }
 }
 
+/// The shape of an objset's table of dnodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableShape {
+    /// Levels of its tree, 1 to 12.
+    pub levels: u8,
+    /// Log2 of the size of its indirect blocks, 12 to 17.
+    pub indirect_shift: u8,
+    /// Its own checksum, or inherit.
+    pub checksum: ChecksumKind,
+    /// Its own compression, or inherit.
+    pub compression: Compression,
+    /// Largest block of dnodes ever in use.
+    pub max_block_id: u64,
+}
+
+impl Default for TableShape {
+    /// That of a new meta-objset.
+    fn default() -> Self {
+        Self {
+            levels: 1,
+            indirect_shift: 17,
+            checksum: ChecksumKind::INHERIT,
+            compression: Compression::INHERIT,
+            max_block_id: 0,
+        }
+    }
+}
+
+/// What a raw stream says of a dnode besides what an object is allocated with: the MAC of its block covers all of it.
+#[derive(Debug, Clone, Copy)]
+pub struct SealedDnode<'a> {
+    /// Its own checksum, or inherit.
+    pub checksum: ChecksumKind,
+    /// Its own compression, or inherit.
+    pub compression: Compression,
+    /// Log2 of the size of its indirect blocks, 12 to 17.
+    pub indirect_shift: u8,
+    /// Levels of its tree, 1 to 12.
+    pub levels: u8,
+    /// Number of its block pointers, 1 to 3.
+    pub pointers: u8,
+    /// Largest block ever in use.
+    pub max_block_id: u64,
+    /// The bonus area as it is stored, up to the spill pointer or the dnode's end.
+    pub bonus_area: &'a [u8],
+}
+
 /// What to allocate. `AllocSpec::new(type)` gives the defaults of the format.
 #[derive(Debug, Clone)]
 pub struct AllocSpec {
@@ -304,7 +351,7 @@ pub struct ObjectInfo {
     pub block_size: u32,
     /// Log2 of the indirect block size.
     pub indirect_shift: u8,
-    /// Levels of the block tree, as of the last sync.
+    /// Levels of the block tree, as of the last sync; more where a raw stream has said so since.
     pub levels: u8,
     /// Number of block pointers in the dnode.
     pub pointers: u8,

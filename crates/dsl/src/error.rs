@@ -144,6 +144,30 @@ pub enum DslError {
         /// The dataset.
         name: String,
     },
+    /// The snapshot that a raw stream counts from has no name for its set of IVs, or the stream does not say it.
+    #[error(
+        "IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER."
+    )]
+    IvsetMissing,
+    /// The snapshot that a raw stream counts from was not received raw: its blocks have other IVs.
+    #[error(
+        "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send streams."
+    )]
+    IvsetMismatch,
+    /// A raw stream of another dataset's keys.
+    #[error("encryption key does not match existing key")]
+    KeyMismatch,
+    /// A raw stream of a cipher that is not known.
+    #[error("stream uses crypto parameters not compatible with this pool")]
+    ForeignCrypto,
+    /// A raw stream of a sender that does not say which objects have spill blocks.
+    #[error(
+        "Spill block flag missing for raw send.\nThe zfs software on the sending system must be updated."
+    )]
+    SpillFlagMissing,
+    /// A stream with blocks inside pointers for a dataset that is encrypted.
+    #[error("incompatible embedded data stream feature with encrypted receive.")]
+    EmbeddedForEncrypted,
     /// A stream is damaged, or no stream.
     #[error("invalid stream ({0})")]
     Stream(#[from] crate::stream::StreamError),

@@ -395,17 +395,6 @@ impl Hierarchy {
         self.0.run(task).await
     }
 
-    /// As [`DslPool::check_new`].
-    pub(crate) async fn check_new(
-        &self,
-        name: &str,
-        settings: &[Setting],
-    ) -> Result<Rc<crate::dsl_dir::DslDir>> {
-        let parent = self.0.check_new(name, settings).await?;
-        self.0.require_plain(&parent).await?;
-        Ok(parent)
-    }
-
     /// Runs `task` in syncing context and waits until its txg is on disk. The task must check
     /// everything before it changes anything: an error means that nothing was changed.
     ///

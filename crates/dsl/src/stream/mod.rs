@@ -2,12 +2,18 @@
 //!
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
+mod finish;
+mod incoming;
 mod raw;
+mod raw_head;
+mod raw_records;
+mod raw_roots;
 mod reader;
 mod receive;
 mod send;
 mod send_source;
 mod source;
+mod swap;
 mod target;
 mod writer;
 
@@ -17,8 +23,16 @@ pub use ondisk::stream::{
     StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, record_checksum,
 };
 pub use ondisk::{NvList, NvValue};
+pub use raw_roots::ReceivedRoot;
 pub use reader::{StreamError, StreamReader};
 pub use receive::Receiver;
 pub use send::{SendFrom, SendOptions, SendResume, Sender};
 pub use target::ReceiveTarget;
 pub use writer::{package_begin, package_end};
+
+use crate::error::DslError;
+
+/// What is read of a stream makes no sense where it stands.
+fn malformed(what: &'static str) -> DslError {
+    DslError::Stream(StreamError::Malformed(ondisk::DecodeError::new(what, 0)))
+}

@@ -12,42 +12,36 @@
 use codec::compress::{Algorithm, decompress};
 use dmu::{AllocSpec, ObjectInfo, Objset, Tx};
 use ondisk::stream::{
-    Begin, Object, ObjectExtent, Spill, StreamKind, StreamRecord, TO_THE_END, Write, WriteEmbedded,
+    Begin, Object, ObjectExtent, Spill, StreamRecord, TO_THE_END, Write, WriteEmbedded,
     begin_flags, record_flags, stream_feature,
 };
 use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType};
 use runtime::IoBuf;
-use zio::StoredForm;
+use zio::{Seal, StoredForm};
 
-use super::NvList;
-use super::reader::StreamError;
+use super::incoming::Incoming;
 use super::target::{ReceiveDestination, ReceiveTarget};
+use super::{NvList, malformed};
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::types::Estimate;
 use crate::types::ResumePoint;
 
-/// Features of streams that are received.
-const RECEIVED: u64 = stream_feature::SA_SPILL
-    | stream_feature::EMBED_DATA
-    | stream_feature::LZ4
-    | stream_feature::LARGE_BLOCKS
-    | stream_feature::RESUMING
-    | stream_feature::COMPRESSED
-    | stream_feature::LARGE_DNODE
-    | stream_feature::ZSTD
-    | stream_feature::HOLDS
-    | stream_feature::SWITCH_TO_LARGE_BLOCKS
-    | stream_feature::LONG_NAMES
-    | stream_feature::LARGE_MICROZAP;
-
 /// Block number of spill blocks. OpenZFS: include/sys/dmu.h, DMU_SPILL_BLKID.
 const SPILL_BLOCK: u64 = u64::MAX - 1;
 /// What a record may make dirty besides its data.
-const METADATA_BYTES: u64 = 64 << 10;
+pub(super) const METADATA_BYTES: u64 = 64 << 10;
 /// Objects freed in one transaction.
 const FREES_MAX: u32 = 64;
+
+/// A block of dnodes of a raw stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DnodeRange {
+    pub(super) first: u64,
+    /// What it is opened with; `None` once an object of it took it along.
+    pub(super) seal: Option<Seal>,
+}
 
 /// A receive under way. Dropped without [`Receiver::finish`] or [`Receiver::abandon`], what it filled stays until the next import.
 pub struct Receiver {
@@ -55,7 +49,9 @@ pub struct Receiver {
     target: ReceiveTarget,
     destination: ReceiveDestination,
     dataset: Option<Dataset>,
-    begin: Begin,
+    pub(super) incoming: Incoming,
+    /// Of a raw stream: the block of dnodes that its objects stand in.
+    pub(super) range: Option<DnodeRange>,
     /// Object and offset of the last write: they come in order.
     last: (u64, u64),
     /// Bytes of the stream that were applied, those before an interruption included.
@@ -69,11 +65,6 @@ impl std::fmt::Debug for Receiver {
             .field("target", &self.target)
             .finish_non_exhaustive()
     }
-}
-
-/// A record makes no sense where it stands.
-fn malformed(what: &'static str) -> DslError {
-    DslError::Stream(StreamError::Malformed(ondisk::DecodeError::new(what, 0)))
 }
 
 impl Hierarchy {
@@ -90,16 +81,12 @@ impl Hierarchy {
         begin: Begin,
         list: &NvList,
     ) -> Result<Receiver> {
-        check_features(&begin)?;
-        let mut begin = begin;
-        // The receiver's file format ends names with a NUL.
-        begin.to_name.retain(|byte| *byte != 0);
-        let destination = self.destination_of(&target, &begin).await?;
+        let incoming = Incoming::new(begin, list)?;
+        let destination = self.destination_of(&target, &incoming).await?;
         let mut last = (0, 0);
-        let mut bytes = begin.payload_len.into();
+        let mut bytes = incoming.begin.payload_len.into();
         if let Some(point) = destination.resumed {
-            let sent = (list.u64("resume_object"), list.u64("resume_offset"));
-            if sent != (Some(point.object), Some(point.offset)) {
+            if incoming.resumed_at != (Some(point.object), Some(point.offset)) {
                 return Err(DslError::NotResumable {
                     name: target.dataset,
                 });
@@ -107,19 +94,27 @@ impl Hierarchy {
             last = (point.object, point.offset);
             bytes += point.bytes;
         }
-        let dataset = self.dataset(&destination.filled).await?;
-        if begin.features & stream_feature::LONG_NAMES != 0 {
-            dataset.needs_feature("longname");
-        }
-        if begin.features & stream_feature::LARGE_MICROZAP != 0 {
-            dataset.needs_feature("large_microzap");
+        let dataset = {
+            let pool = self.pool();
+            let _names = pool.config.read().await;
+            let found = pool.find(&destination.filled).await?;
+            pool.open_filled(found, &incoming).await?
+        };
+        for (bit, feature) in [
+            (stream_feature::LONG_NAMES, "longname"),
+            (stream_feature::LARGE_MICROZAP, "large_microzap"),
+        ] {
+            if incoming.has(bit) {
+                dataset.needs_feature(feature);
+            }
         }
         Ok(Receiver {
             hierarchy: self.clone(),
             target,
             destination,
             dataset: Some(dataset),
-            begin,
+            incoming,
+            range: None,
             last,
             bytes,
             ended: false,
@@ -127,29 +122,14 @@ impl Hierarchy {
     }
 }
 
-fn check_features(begin: &Begin) -> Result<()> {
-    let what = if begin.kind != StreamKind::Substream {
-        "receiving a package inside a package"
-    } else if begin.features & stream_feature::RAW != 0 {
-        "receiving raw streams"
-    } else if begin.features & stream_feature::REDACTED != 0 {
-        "receiving redacted streams"
-    } else if begin.features & !RECEIVED != 0 {
-        "receiving streams with these features"
-    } else {
-        return Ok(());
-    };
-    Err(DslError::Unsupported { what })
-}
-
 impl Receiver {
-    fn dataset(&self) -> &Dataset {
+    pub(super) fn dataset(&self) -> &Dataset {
         self.dataset
             .as_ref()
             .expect("the dataset is open until the receive ends")
     }
 
-    fn objset(&self) -> Objset {
+    pub(super) fn objset(&self) -> Objset {
         self.dataset().objset()
     }
 
@@ -161,27 +141,33 @@ impl Receiver {
         if self.ended {
             return Err(malformed("record after the end"));
         }
-        if record.to_guid() != self.begin.to_guid {
+        if record.to_guid() != self.incoming.begin.to_guid {
             return Err(malformed("guid of a record"));
         }
         self.bytes += ondisk::stream::RECORD_SIZE as u64 + payload.len() as u64;
         match record {
+            StreamRecord::Object(object) if self.is_raw() => self.raw_object(object, payload).await,
             StreamRecord::Object(object) => self.object(object, payload).await,
             StreamRecord::FreeObjects {
                 first_object,
                 count,
                 ..
             } => self.free_objects(*first_object, *count).await,
+            StreamRecord::Write(write) if self.is_raw() => self.raw_write(write, payload).await,
             StreamRecord::Write(write) => self.write(write, payload).await,
-            StreamRecord::WriteEmbedded(write) => self.write_embedded(write, payload).await,
+            StreamRecord::WriteEmbedded(write) if !self.is_raw() => {
+                self.write_embedded(write, payload).await
+            }
             StreamRecord::Free(extent) => self.free(extent).await,
             StreamRecord::Spill(spill) => self.spill(spill, payload).await,
+            StreamRecord::ObjectRange(range) if self.is_raw() => self.object_range(range),
             StreamRecord::End { .. } => {
                 self.ended = true;
                 Ok(())
             }
             StreamRecord::Begin(_)
             | StreamRecord::WriteByRef(_)
+            | StreamRecord::WriteEmbedded(_)
             | StreamRecord::ObjectRange(_)
             | StreamRecord::Redact(_) => Err(malformed("kind of a record")),
         }
@@ -221,7 +207,7 @@ impl Receiver {
             self.dataset().needs_feature("large_dnode");
         }
         let has_spill = record.flags & record_flags::SPILL != 0;
-        if !has_spill && self.begin.flags & begin_flags::SPILL_BLOCK != 0 {
+        if !has_spill && self.incoming.begin.flags & begin_flags::SPILL_BLOCK != 0 {
             objset.set_spill(object, None, &tx).await?;
         }
         let bonus_type = object_type(record.bonus_type)?;
@@ -250,7 +236,7 @@ impl Receiver {
                 Reshaping::Replace
             });
         }
-        let may_grow = self.begin.from_guid != 0
+        let may_grow = self.incoming.begin.from_guid != 0
             && is_file(info.object_type)
             && is_file(object_type(record.object_type)?)
             && info.max_block_id > 0;
@@ -274,7 +260,7 @@ impl Receiver {
     }
 
     /// Remembers that all up to here is in the dataset with the txg of `tx`.
-    fn note_resume_point(&self, object: u64, offset: u64, tx: &Tx) {
+    pub(super) fn note_resume_point(&self, object: u64, offset: u64, tx: &Tx) {
         if self.target.resumable {
             let point = ResumePoint {
                 object,
@@ -286,7 +272,7 @@ impl Receiver {
     }
 
     /// Writes come in the order of objects and offsets: what is resumed goes on behind the last.
-    fn check_order(&mut self, object: u64, offset: u64) -> Result<()> {
+    pub(super) fn check_order(&mut self, object: u64, offset: u64) -> Result<()> {
         if (object, offset) < self.last {
             return Err(malformed("order of writes"));
         }
@@ -295,7 +281,7 @@ impl Receiver {
     }
 
     /// Makes room for a dnode: what stands in its slots is freed, and that is on disk when this returns.
-    async fn clear_slots(&self, first: u64, slots: u64) -> Result<()> {
+    pub(super) async fn clear_slots(&self, first: u64, slots: u64) -> Result<()> {
         let objset = self.objset();
         let mut freed = false;
         let mut at = first.saturating_sub(1);
@@ -414,6 +400,9 @@ impl Receiver {
         if length != TO_THE_END && offset.checked_add(length).is_none() {
             return Err(malformed("range of a free"));
         }
+        if self.is_raw() {
+            self.check_raw_free(extent).await?;
+        }
         let tx = self.begin_freeing().await?;
         self.objset()
             .free_range(ObjectId(object), offset, length, &tx)
@@ -425,10 +414,13 @@ impl Receiver {
         // What did not change is there, unless the sender cannot say so of objects.
         let unmodified = record.flags & record_flags::SPILL != 0;
         if unmodified
-            && self.begin.flags & begin_flags::SPILL_BLOCK != 0
-            && self.begin.from_guid != 0
+            && self.incoming.begin.flags & begin_flags::SPILL_BLOCK != 0
+            && self.incoming.begin.from_guid != 0
         {
             return Ok(());
+        }
+        if self.is_raw() {
+            return self.raw_spill(record, payload).await;
         }
         let bytes;
         let data = if record.compressed_size == 0 {
@@ -448,11 +440,11 @@ impl Receiver {
         Ok(())
     }
 
-    async fn begin_tx(&self, bytes: u64) -> Result<Tx> {
+    pub(super) async fn begin_tx(&self, bytes: u64) -> Result<Tx> {
         self.dataset().begin(Estimate::bytes(bytes)).await
     }
 
-    async fn begin_freeing(&self) -> Result<Tx> {
+    pub(super) async fn begin_freeing(&self) -> Result<Tx> {
         let estimate = Estimate::freeing(METADATA_BYTES);
         self.dataset().begin(estimate).await
     }
@@ -470,10 +462,12 @@ impl Receiver {
         self.dataset = None;
         let done = if self.destination.is_new {
             let (name, snapshot) = (&self.target.dataset, &self.target.snapshot);
-            self.hierarchy.finish_new(name, snapshot, &self.begin).await
+            self.hierarchy
+                .finish_new(name, snapshot, &self.incoming)
+                .await
         } else {
             self.hierarchy
-                .finish_clone(&self.target, &self.destination.filled, &self.begin)
+                .finish_clone(&self.target, &self.destination.filled, &self.incoming)
                 .await
         };
         if done.is_err() {
@@ -515,7 +509,7 @@ enum Reshaping {
 
 /// Block pointers of a dnode that has the bonus of a record, at least.
 // OpenZFS: module/zfs/dmu_recv.c, deduce_nblkptr
-fn block_pointers(record: &Object) -> u8 {
+pub(super) fn block_pointers(record: &Object) -> u8 {
     /// Bytes of a dnode of one slot that are shared by the bonus and all block pointers but the first.
     const SHARED: u32 = 320;
     if u32::from(ObjectType::SA.0) == record.bonus_type {
@@ -541,7 +535,7 @@ fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
 }
 
 /// What a record says of an object's dnode.
-fn shape(record: &Object) -> Result<AllocSpec> {
+pub(super) fn shape(record: &Object) -> Result<AllocSpec> {
     let block_size = u64::from(record.block_size);
     let slots = record.dnode_slots.max(1);
     if record.object == 0
@@ -559,7 +553,7 @@ fn shape(record: &Object) -> Result<AllocSpec> {
         .slots(slots))
 }
 
-fn object_type(number: u32) -> Result<ObjectType> {
+pub(super) fn object_type(number: u32) -> Result<ObjectType> {
     u8::try_from(number)
         .ok()
         .map(ObjectType)

@@ -70,6 +70,11 @@ impl Destination<'_> {
         EngineError::Receive(format!("{}: {why}", self.heading))
     }
 
+    /// The blocks come encrypted.
+    fn is_raw(&self) -> bool {
+        self.begin.features & stream_feature::RAW != 0
+    }
+
     fn full(&self) -> String {
         format!("{}@{}", self.dataset, self.snapshot)
     }
@@ -93,6 +98,7 @@ impl Work {
         let began = self.context.handle.now();
         let to = self.destination_of(&begin, sent_as, package).await?;
         self.check_destination(&to).await?;
+        self.check_overrides(&to)?;
         let verb = if self.request.dry_run {
             "would receive"
         } else {
@@ -122,6 +128,7 @@ impl Work {
         if !to.existed {
             self.new.push(to.dataset.clone());
         }
+        self.received_raw |= to.is_raw();
         let bytes = self.input.taken();
         let elapsed = self.context.handle.now().since(began);
         let seconds = elapsed.as_secs_f64().max(1e-9);
@@ -295,15 +302,28 @@ impl Work {
                 "Resuming recv on existing destination '{name}'\nmust specify -F to overwrite it"
             )));
         }
+        let encrypted = hierarchy.key_info(name).await?.is_some();
         if !to.wants_new {
-            return Ok(());
+            return match to.is_raw() && !encrypted {
+                true => Err(
+                    to.refused("cannot perform raw receive on top of existing unencrypted dataset")
+                ),
+                false => Ok(()),
+            };
         }
         if !self.request.force {
             return Err(to.refused(format!(
                 "destination '{name}' exists\nmust specify -F to overwrite it"
             )));
         }
-        self.check_overwritten(to).await
+        self.check_overwritten(to).await?;
+        if to.is_raw() || encrypted {
+            return Err(to.refused(
+                "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
+                 unencrypted one with an encrypted one",
+            ));
+        }
+        Ok(())
     }
 
     /// What `-F` overwrites with a whole stream has no snapshots, and is no clone.
@@ -351,6 +371,30 @@ impl Work {
             )));
         }
         Ok(())
+    }
+
+    /// What says how a dataset is encrypted comes with a raw stream, and cannot be something else.
+    // OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_setup_cmdline_props
+    fn check_overrides(&self, to: &Destination<'_>) -> Result<(), EngineError> {
+        let overrides = &self.request.overrides;
+        let names = overrides.set.iter().map(|(name, _)| name);
+        let of_keys = names.chain(&overrides.excluded).find(|name| {
+            matches!(
+                Property::from_name(name),
+                Some(
+                    Property::Encryption
+                        | Property::KeyFormat
+                        | Property::KeyLocation
+                        | Property::Pbkdf2Iters
+                )
+            )
+        });
+        match of_keys {
+            Some(name) if to.is_raw() => Err(to.refused(format!(
+                "encryption property '{name}' cannot be set or excluded for raw streams."
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The changes of properties that go with a stream: those it brings, and those of the command line.

@@ -12,6 +12,7 @@ mod input;
 mod package;
 mod properties;
 mod replication;
+mod roots;
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -139,6 +140,7 @@ impl PoolHandle {
                         notes: told,
                         new: Vec::new(),
                         top: None,
+                        received_raw: false,
                     };
                     let result = work.run().await;
                     sender.send(Outcome {
@@ -191,6 +193,8 @@ struct Work {
     new: Vec<String>,
     /// The dataset that the first stream is received into.
     top: Option<String>,
+    /// A raw stream was received.
+    received_raw: bool,
 }
 
 /// A refusal before it is known what is received.
@@ -273,6 +277,9 @@ impl Work {
         // With what was received, renames that had to wait can be made.
         if replicates {
             clean = self.replicate(&top, &package).await?;
+        }
+        if self.received_raw {
+            self.follow_roots(&top, &package).await?;
         }
         if clean {
             Ok(())

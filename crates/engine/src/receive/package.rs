@@ -27,6 +27,8 @@ pub(super) struct SentFilesystem {
     pub(super) parent_from: u64,
     /// Guid of the snapshot that it is a clone of, or 0.
     pub(super) origin: u64,
+    /// Its keys are wrapped by a key of its own.
+    pub(super) is_root: bool,
     /// Its properties; `None` where the sender was not asked for them.
     pub(super) properties: Option<NvList>,
     snapshot_properties: NvList,
@@ -73,6 +75,7 @@ impl Package {
                 name: sent.str("name").unwrap_or_default().to_owned(),
                 parent_from: sent.u64("parentfromsnap").unwrap_or(0),
                 origin: sent.u64("origin").unwrap_or(0),
+                is_root: sent.has("is_encroot"),
                 properties: sent.list("props").cloned(),
                 snapshot_properties: list_of(sent, "snapprops"),
                 snapshot_holds: list_of(sent, "snapholds"),

@@ -23,6 +23,10 @@ pub(super) fn settings_of(list: &NvList) -> Vec<Setting> {
         let Ok(name) = std::str::from_utf8(name) else {
             continue;
         };
+        // Where keys are is settled with the encryption roots.
+        if name == Property::KeyLocation.name() {
+            continue;
+        }
         let value = match value {
             NvValue::U64(number) => Value::Number(*number),
             NvValue::Str(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
