@@ -8,18 +8,18 @@ use tests::free_port;
 
 use crate::cli::Place;
 
-const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// A client that knows the certificate, and keeps cookies in a file.
-struct Browser<'a> {
+pub(crate) struct Browser<'a> {
     place: &'a Place,
     port: u16,
-    csrf: String,
+    pub(crate) csrf: String,
 }
 
 impl Browser<'_> {
     /// Returns status and body; asserts that the connection was good.
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.ask_with(method, path, body, &[])
     }
 
@@ -69,7 +69,7 @@ impl Browser<'_> {
         (status.parse().expect("a number"), body)
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask("GET", path, None);
         assert_eq!(status, 200, "{path}: {body}");
         body
@@ -82,7 +82,7 @@ fn serve(place: &mut Place) -> u16 {
 }
 
 /// As [`serve`], with more flags.
-fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
+pub(crate) fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
     let port = free_port();
     let port_text = port.to_string();
     let own = [
@@ -105,13 +105,13 @@ fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
     panic!("no console: {}", place.log());
 }
 
-fn setup_token(place: &Place) -> String {
+pub(crate) fn setup_token(place: &Place) -> String {
     let log = place.log();
     let behind = log.split("/setup#").nth(1).expect("a setup link");
     behind.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
-fn browser(place: &Place, port: u16) -> Browser<'_> {
+pub(crate) fn browser(place: &Place, port: u16) -> Browser<'_> {
     Browser {
         place,
         port,

@@ -239,7 +239,29 @@ async function replication() {
   await run();
   await page.getByText('No dataset is kept the same in another place.').waitFor();
   if (await page.locator('dialog').count()) await page.getByRole('button', { name: 'Close' }).click();
-  zfs('destroy', '-r', 'tank/vm');
+}
+
+/** A limit and the log are changed while the appliance runs, by their commands. */
+async function settings() {
+  await link1('Settings').click();
+  await page.getByRole('row', { name: /^l2arc_write_max / }).waitFor();
+  await page.getByRole('button', { name: 'Change: l2arc_write_max' }).click();
+  await page.getByLabel('Value').fill('1K');
+  await run();
+  await page.getByText('1024 is not between').waitFor();
+  await page.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('button', { name: 'Change: l2arc_write_max' }).click();
+  await page.getByLabel('Value').fill('64M');
+  await page.getByText('sanbox tune l2arc_write_max=64M').waitFor();
+  await run();
+  await page.getByRole('cell', { name: '67,108,864' }).waitFor();
+  await page.getByRole('button', { name: 'Change: Levels of the log' }).click();
+  await page.getByLabel('Levels of the log').last().fill('info,nfs=debug');
+  await page.getByText('sanbox log info,nfs=debug').waitFor();
+  await run();
+  await page.getByText('info,nfs=debug', { exact: true }).waitFor();
+  await page.getByText(/^([0-9A-F]{2}:){31}[0-9A-F]{2}$/).waitFor();
+  await look('settings');
 }
 
 /** A device taken away is an alert; whoever sees to it says so, and it is over when the device is back. */
@@ -405,6 +427,7 @@ try {
   await why();
   await schedules();
   await replication();
+  await settings();
   await alerts();
   await users();
   await link1('Datasets').click();

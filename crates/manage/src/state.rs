@@ -225,6 +225,20 @@ impl StateDirectory {
         self.path.join("sanbox.toml")
     }
 
+    /// Replaces the configuration; the one before is kept as `sanbox.toml.before`. After a power cut it is the old or the new one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_config(&self, text: &str) -> Result<(), StateError> {
+        let path = self.config();
+        match fs::read(&path) {
+            Ok(before) => self.replace("sanbox.toml.before", &before)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(StateError::Io { path, source }),
+        }
+        self.replace("sanbox.toml", text.as_bytes())
+    }
+
     /// Remembers that a daemon runs, until [`Self::mark_ended`]. Returns whether an earlier one did not come that far: it was
     /// killed, or the machine went down. The caller has the lock.
     ///

@@ -43,7 +43,7 @@ pub(crate) const POLICY: &str = "policy";
 pub(crate) const SMB: &str = "smb";
 
 /// All modules, as levels and lines name them.
-const MODULES: &[&str] = &[
+pub(crate) const MODULES: &[&str] = &[
     SANBOX,
     CONSOLE,
     CONTROL,

@@ -11,6 +11,7 @@ mod cli;
 mod follow;
 mod logging;
 mod memory;
+mod menu;
 mod names;
 mod paths;
 mod replication;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         match command.as_str() {
             "lab" => return become_lab(rest),
             "zstream" => return cli::zstream::main(rest),
+            "console" if rest.is_empty() => return menu::run(invocation.state.as_deref()),
             _ => {}
         }
     }

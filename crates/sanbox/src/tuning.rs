@@ -128,6 +128,20 @@ pub(crate) const TABLE: &[Row] = &[
     },
 ];
 
+/// All limits as the API shows them.
+pub(crate) fn views(tunables: &Tunables) -> Vec<manage::api::Tunable> {
+    let default = Tunables::default();
+    let view = |row: &Row| manage::api::Tunable {
+        name: row.name,
+        effect: row.effect,
+        value: show(row, tunables),
+        default: show(row, &default),
+        least: row.least,
+        most: row.most,
+    };
+    TABLE.iter().map(view).collect()
+}
+
 /// The value of a limit, as it is shown.
 pub(crate) fn show(row: &Row, tunables: &Tunables) -> u64 {
     (row.get)(tunables)

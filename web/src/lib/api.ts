@@ -249,6 +249,15 @@ export type ReplicationDetail = Replication & {
   without_snapshots: string[];
   sources_gone: string[];
 };
+export type Tunable = { name: string; effect: string; value: number; default: number; least: number; most: number };
+export type Settings = {
+  tunables: Tunable[];
+  log_levels: string | null;
+  log_modules: string[];
+  certificate: { fingerprint: string; ends: number | null } | null;
+  channels: { kind: string; to: string; severity: string }[];
+  state_directory: string;
+};
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
 export type Job = {
   id: number;

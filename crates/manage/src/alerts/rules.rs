@@ -90,6 +90,25 @@ pub fn hung_pool(name: &str, seconds: u64) -> Condition {
     )
 }
 
+/// Disks that took requests and answer none.
+#[must_use]
+pub fn silent_disks(name: &str, disks: &[String]) -> Condition {
+    let disks = disks.join(", ");
+    condition(
+        format!("pool/{name}/silent"),
+        Severity::Critical,
+        name,
+        [
+            format!("Pool '{name}' waits for a disk that does not answer: {disks}."),
+            "Clients wait for what is on it, and for what is written. What was acknowledged is safe."
+                .to_owned(),
+            format!(
+                "Look at its cable and controller (dmesg). 'zpool offline {name} DISK' lets a pool with redundancy go on without it."
+            ),
+        ],
+    )
+}
+
 /// Disks that make errors, and are in use all the same.
 fn errors(name: &str, all: &[&VdevStatus]) -> Option<Condition> {
     let made_some = |leaf: &&&VdevStatus| {

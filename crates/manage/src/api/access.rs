@@ -167,6 +167,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/replications/{name}/{action}",
         Access::Role(Role::Operator),
     ),
+    (Method::GET, "/api/v1/settings", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (
         Method::GET,

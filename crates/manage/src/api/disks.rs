@@ -186,10 +186,7 @@ pub(super) async fn list_disks(State(api): Shared) -> Result<Json<DiskList>, Pro
     let mut unanswered = Vec::new();
     let mut members_by_path: BTreeMap<String, MemberView> = BTreeMap::new();
     let pools = api.backend.open_pools();
-    let statuses = join_all(pools.iter().map(|pool| {
-        api.asking
-            .glance(pool, |pool| async move { pool.status().await })
-    }));
+    let statuses = join_all(pools.iter().map(|pool| api.asking.status(pool)));
     for (pool, status) in pools.iter().zip(statuses.await) {
         let Some(status) = status else {
             unanswered.push(pool.name().to_owned());

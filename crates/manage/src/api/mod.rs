@@ -20,6 +20,7 @@ mod pools;
 mod problem;
 mod replications;
 mod session;
+mod settings;
 mod shares;
 mod smb;
 
@@ -47,6 +48,7 @@ pub use access::{Access, CALLS};
 pub use disks::{Device, DeviceContent, DeviceKind};
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
+pub use settings::{CertificateView, ChannelSetting, Settings, Tunable};
 pub use shares::{InitiatorSession, Ports, Share};
 
 use crate::accounts::{AccountError, Accounts, SessionUser};
@@ -105,6 +107,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Lists the sessions of iSCSI initiators.
     fn initiator_sessions(&self) -> Vec<InitiatorSession>;
+
+    /// Says what is set for the whole appliance.
+    fn settings(&self) -> BoxFuture<'_, Settings>;
 
     /// Returns the jobs of replication.
     fn replications(&self) -> Arc<Replications>;
@@ -249,6 +254,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
             replications::remove_replication
         ))
         .routes(routes!(replications::act_on_replication))
+        .routes(routes!(settings::show_settings))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))
         .routes(routes!(smb::show_smb))

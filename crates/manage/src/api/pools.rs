@@ -237,20 +237,15 @@ pub(super) async fn version() -> Json<Version> {
 #[utoipa::path(get, path = "/api/v1/pools", responses((status = 200, body = Vec<PoolEntry>)))]
 pub(super) async fn list_pools(State(api): Shared) -> Json<Vec<PoolEntry>> {
     let open = api.backend.open_pools();
-    let entry = async |pool: &engine::PoolHandle| {
-        let status = api
-            .asking
-            .glance(pool, |pool| async move { pool.status().await });
-        match status.await {
-            Some(status) => PoolEntry::from(&status),
-            None => PoolEntry {
-                name: pool.name().to_owned(),
-                guid: Some(pool.guid().to_string()),
-                health: "UNKNOWN".to_owned(),
-                note: Some("the pool does not answer: one of its disks may hang".to_owned()),
-                numbers: None,
-            },
-        }
+    let entry = async |pool: &engine::PoolHandle| match api.asking.status(pool).await {
+        Some(status) => PoolEntry::from(&status),
+        None => PoolEntry {
+            name: pool.name().to_owned(),
+            guid: Some(pool.guid().to_string()),
+            health: "UNKNOWN".to_owned(),
+            note: Some("the pool does not answer: one of its disks may hang".to_owned()),
+            numbers: None,
+        },
     };
     let mut pools = join_all(open.iter().map(entry)).await;
     pools.extend(
@@ -277,10 +272,8 @@ pub(super) async fn show_pool(
     Path(name): Path<String>,
 ) -> Result<Json<PoolView>, Problem> {
     let pool = api.pool(&name)?;
-    let status = api
-        .asking
-        .ask(&pool, &name, |pool| async move { pool.status().await })
-        .await?;
+    let status = api.asking.status(&pool).await;
+    let status = status.ok_or_else(|| Problem::silent(&name, &[]))?;
     Ok(Json(PoolView {
         pool: PoolEntry::from(&status),
         scan: status.scan.as_ref().map(ScanView::from),

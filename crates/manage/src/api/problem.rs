@@ -59,6 +59,18 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
+    /// What was asked waits for disks that do not answer; none are named when the pool itself does not.
+    pub(crate) fn silent(pool: &str, disks: &[String]) -> Self {
+        let detail = match disks {
+            [] => format!("pool '{pool}' does not answer: one of its disks may hang"),
+            disks => format!(
+                "pool '{pool}' waits for a disk that does not answer: {}",
+                disks.join(", ")
+            ),
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// What was asked does not exist.
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)

@@ -74,6 +74,10 @@ impl Backend for NoPools {
         Vec::new()
     }
 
+    fn settings(&self) -> BoxFuture<'_, Settings> {
+        std::future::ready(Settings::default()).boxed()
+    }
+
     fn replications(&self) -> Arc<Replications> {
         self.replications.clone()
     }

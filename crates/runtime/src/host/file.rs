@@ -20,6 +20,8 @@ pub(crate) struct OpenFile {
     info: DiskInfo,
     buffered: File,
     direct: Option<Direct>,
+    /// A transfer is carried out while it is submitted: see [`blocks_submitters`].
+    blocks_submitters: bool,
 }
 
 struct Direct {
@@ -124,11 +126,18 @@ impl OpenFile {
                     file,
                 })
             });
+        let blocks_submitters = kind == DiskKind::File && blocks_submitters(&buffered);
         Ok(Self {
             info,
             buffered,
             direct,
+            blocks_submitters,
         })
+    }
+
+    /// Whether a transfer has to be handed to a thread of the kernel, so that whoever submits it does not wait for the file system.
+    pub(crate) fn blocks_submitters(&self) -> bool {
+        self.blocks_submitters
     }
 
     pub(crate) fn info(&self) -> &DiskInfo {
@@ -256,6 +265,26 @@ pub(crate) fn aligned_copy(data: &[u8]) -> IoBufMut {
     let mut copy = IoBufMut::scratch(data.len());
     copy.copy_from_slice(data);
     copy
+}
+
+/// File systems whose server is another process or machine, by `f_type` (Linux: include/uapi/linux/magic.h): FUSE, NFS, CIFS, SMB2, 9P, Ceph,
+/// AFS.
+const REMOTE: &[u32] = &[
+    0x6573_5546,
+    0x6969,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+];
+
+/// Whether the file system of a file makes io_uring's submission of a write wait for its server, which a file system on a disk does not: it
+/// says that it would wait, and a thread of the kernel takes over. A server that hangs would hang the engine's thread.
+fn blocks_submitters(file: &File) -> bool {
+    // The type is 32 bits wide, in a word of the machine.
+    let kind = rustix::fs::fstatfs(file).map(|status| status.f_type & 0xffff_ffff);
+    kind.is_ok_and(|kind| u32::try_from(kind).is_ok_and(|kind| REMOTE.contains(&kind)))
 }
 
 /// Finds by trying what `O_DIRECT` wants here; `None` when it does not work at all.

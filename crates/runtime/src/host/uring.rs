@@ -274,6 +274,7 @@ impl Uring {
             .filter(|_| !is_flush)
             .map(|file| file.as_raw_fd());
         let raw_fd = direct.unwrap_or_else(|| op.file.buffered_fd().as_raw_fd());
+        let flags = submission_flags(&op.file);
         let fixed = self.file_index(disk, direct.is_some());
         let len_u32 = u32::try_from(len).expect("operations are below 4 GiB");
         let entry = if is_flush {
@@ -319,7 +320,7 @@ impl Uring {
                     .build(),
             }
         };
-        entry.user_data(index as u64)
+        entry.flags(flags).user_data(index as u64)
     }
 
     /// Moves the backlog into the submission queue as far as it fits.
@@ -426,7 +427,7 @@ impl Uring {
             .direct_fd()
             .expect("merged transfers are direct")
             .as_raw_fd();
-        let fd = io_uring::types::Fd(fd);
+        let (fd, flags) = (io_uring::types::Fd(fd), submission_flags(&op.file));
         let entry = match (reads, self.file_index(disk, true)) {
             (true, Some(fixed)) => opcode::Readv::new(fixed, iovecs, count)
                 .offset(offset)
@@ -439,7 +440,7 @@ impl Uring {
                 .offset(offset)
                 .build(),
         };
-        entry.user_data(MERGED | merged as u64)
+        entry.flags(flags).user_data(MERGED | merged as u64)
     }
 
     /// Puts the operations of a merged transfer back into the backlog: each to go on its own, if the transfer was `short`.
@@ -674,6 +675,14 @@ impl Uring {
 }
 
 /// Whether the ring has completions, or would have if the kernel were asked.
+fn submission_flags(file: &OpenFile) -> squeue::Flags {
+    if file.blocks_submitters() {
+        squeue::Flags::ASYNC
+    } else {
+        squeue::Flags::empty()
+    }
+}
+
 fn has_completions(ring: &mut IoUring) -> bool {
     ring.submission().taskrun() || !ring.completion().is_empty()
 }

@@ -1,6 +1,7 @@
 //! The declarations of our own commands.
 
 use super::command::Command;
+use super::config_command::{CONFIG, CONSOLE};
 use super::flag::{Flag, both, long, short, valued};
 use super::replication_command::REPLICATION;
 
@@ -702,7 +703,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: &[],
         text: &[
             "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several \
-             with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy and smb.",
+             with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy, replication and smb.",
             "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone \
              shows the levels.",
             "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
@@ -815,6 +816,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         ..Command::NEW
     },
     REPLICATION,
+    CONFIG,
+    CONSOLE,
     Command {
         name: "smb",
         summary: "users of SMB shares, and what clients do",

@@ -2,6 +2,7 @@
 //! in the daemon, for a client at the control socket, and in a process of its own.
 
 pub(crate) mod command;
+mod config_command;
 pub(crate) mod declare;
 pub(crate) mod flag;
 pub(crate) mod format;

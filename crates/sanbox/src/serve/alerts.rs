@@ -11,6 +11,7 @@ use manage::api::Api;
 use manage::database::seconds_since_epoch;
 use manage::history::Cause;
 use manage::jobs::JobState;
+use manage::silence;
 use tokio::time::{Instant, timeout};
 
 use crate::appliance::Appliance;
@@ -223,13 +224,20 @@ impl Checker {
         }
         let asked = pools.iter().map(|pool| async {
             let status = timeout(ANSWER_TIMEOUT, pool.status()).await;
-            (pool.name().to_owned(), status)
+            let silent = match &status {
+                Ok(Ok(status)) => silent_for(pool, status).await,
+                _ => Vec::new(),
+            };
+            (pool.name().to_owned(), status, silent)
         });
-        for (name, status) in join_all(asked).await {
+        for (name, status, silent) in join_all(asked).await {
             match status {
                 Ok(Ok(status)) => {
                     self.silent.remove(&name);
                     found.extend(rules::devices(&status));
+                    if !silent.is_empty() {
+                        found.push(rules::silent_disks(&name, &silent));
+                    }
                 }
                 // It is being exported.
                 Ok(Err(_)) => {
@@ -269,6 +277,18 @@ async fn created(pool: &PoolHandle) -> Option<(PoolStatus, u64)> {
         Some((status, created))
     };
     timeout(ANSWER_TIMEOUT, asked).await.ok().flatten()
+}
+
+/// Returns the disks of a pool that complete nothing of what they were asked for a while.
+async fn silent_for(pool: &PoolHandle, before: &PoolStatus) -> Vec<String> {
+    if !silence::is_any_asked(before) {
+        return Vec::new();
+    }
+    tokio::time::sleep(ANSWER_TIMEOUT).await;
+    match timeout(ANSWER_TIMEOUT, pool.status()).await {
+        Ok(Ok(after)) => silence::silent_disks(before, &after),
+        _ => Vec::new(),
+    }
 }
 
 /// The end of the console's certificate, in seconds since 1970.

@@ -2,25 +2,32 @@
 //! commands use it directly.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
 use engine::PoolHandle;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use manage::api::{Api, Backend, Device, DeviceContent, InitiatorSession, Ports, Share};
+use manage::api::{
+    Api, Backend, CertificateView, ChannelSetting, Device, DeviceContent, InitiatorSession, Ports,
+    Settings, Share,
+};
+use manage::config::Config;
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
 use manage::replication::Replications;
 use manage::samba::status::SmbStatus;
 use manage::targets::Targets;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::appliance::Appliance;
 use crate::cli::Caller;
-use crate::logging::CONSOLE;
+use crate::logging::{self, CONSOLE};
 use crate::serve::control::{self, GivenCommand, RunningCommand};
 use crate::serve::disks::{self, Asked};
+use crate::tuning;
 
 /// What the API sees of the appliance.
 struct ApplianceBackend {
@@ -141,6 +148,25 @@ impl Backend for ApplianceBackend {
         known.map(view).collect()
     }
 
+    fn settings(&self) -> BoxFuture<'_, Settings> {
+        async {
+            let Some(appliance) = self.appliance.upgrade() else {
+                return Settings::default();
+            };
+            let directory = appliance.state().path().to_owned();
+            let read = tokio::task::spawn_blocking(move || certificate(&directory));
+            Settings {
+                tunables: tuning::views(&appliance.tunables()),
+                log_levels: logging::levels().map(|levels| levels.to_string()),
+                log_modules: logging::MODULES,
+                certificate: read.await.ok().flatten(),
+                channels: channels(appliance.config()),
+                state_directory: appliance.state().path().to_string_lossy().into_owned(),
+            }
+        }
+        .boxed()
+    }
+
     fn replications(&self) -> Arc<Replications> {
         self.replications.clone()
     }
@@ -156,6 +182,54 @@ impl Backend for ApplianceBackend {
             iscsi: on(config.iscsi.enabled, config.iscsi.port),
         }
     }
+}
+
+/// Returns the fingerprint of the first certificate of a file.
+pub(crate) fn fingerprint_of(pem: &[u8]) -> Option<String> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    Some(manage::certificate::fingerprint(&der))
+}
+
+/// Reads what is told of the console's certificate.
+fn certificate(state: &Path) -> Option<CertificateView> {
+    let pem = std::fs::read(state.join("console-cert.pem")).ok()?;
+    let der = CertificateDer::from_pem_slice(&pem).ok()?;
+    Some(CertificateView {
+        fingerprint: fingerprint_of(&pem)?,
+        ends: manage::certificate::end_of_validity(&der),
+    })
+}
+
+/// The channels of alerts. The address of a webhook is a secret of its own: only its host is told.
+fn channels(config: &Config) -> Vec<ChannelSetting> {
+    let channel = |kind, to: String, severity: &str| ChannelSetting {
+        kind,
+        to,
+        severity: match severity {
+            "" => "info".to_owned(),
+            severity => severity.to_owned(),
+        },
+    };
+    let host = |url: &str| {
+        let behind = url.split_once("://").map_or(url, |(_, behind)| behind);
+        let host = behind.split(['/', '?', '#']).next().unwrap_or_default();
+        // A name and a password may stand before it.
+        host.rsplit('@').next().unwrap_or_default().to_owned()
+    };
+    let alerts = &config.alerts;
+    let mail = alerts
+        .mail
+        .iter()
+        .map(|mail| channel("mail", mail.to.join(", "), &mail.severity));
+    let hooks = alerts
+        .webhook
+        .iter()
+        .map(|hook| channel("webhook", host(&hook.url), &hook.severity));
+    let syslog = alerts
+        .syslog
+        .iter()
+        .map(|syslog| channel("syslog", syslog.server.clone(), &syslog.severity));
+    mail.chain(hooks).chain(syslog).collect()
 }
 
 /// Opens what manages the appliance, once in a process. A state directory that cannot be written is logged.
@@ -188,4 +262,29 @@ pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>>
     }
     appliance.keep_api(api.clone());
     Ok(api)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_told_without_what_lets_in_there() {
+        let config = Config::parse(
+            "[[alerts.mail]]\nserver = 'mail:25'\nto = ['a@b', 'c@d']\nseverity = 'critical'\n\
+             [[alerts.webhook]]\nurl = 'https://user:secret@hooks.example.org/services/TOKEN?key=KEY'\n",
+        );
+        let told = channels(&config.expect("parses"));
+        let told: Vec<_> = told
+            .iter()
+            .map(|one| (one.kind, one.to.as_str(), one.severity.as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("mail", "a@b, c@d", "critical"),
+                ("webhook", "hooks.example.org", "info")
+            ]
+        );
+    }
 }

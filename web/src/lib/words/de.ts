@@ -93,4 +93,6 @@ export const de: typeof en = {
   withoutProperties: 'Eigenschaften bleiben an der Quelle', settingsMore: 'Weitere Einstellungen', previewRun: 'Was gesendet würde', previewText: 'Nichts wird geändert.', inCommon: 'Gemeinsam', runs: 'Läufe', snapshotsSent: 'Snapshots', result: 'Ergebnis',
   noRuns: 'Kein Lauf hat etwas gesendet, seit das Gerät gestartet ist.', leftOut: 'Ausgelassen', sourcesGone: 'Am Ziel behalten, obwohl es die Quelle nicht mehr gibt', nothingToSend: 'Nichts zu senden: Kein Zeitplan nimmt Snapshots auf von', failingSince: 'Nicht vollständig seit',
   editJob: 'Auftrag ändern', timesInRow: 'mal', nothingChanged: 'Noch nichts geändert.',
+  logLevelsText: 'Eine Stufe für alles (off, error, warn, info, debug, trace) und Stufen von Modulen als MODUL=STUFE, durch Kommas getrennt. Sie gelten bis zum nächsten Start; für jeden Start stehen sie unter [log] in sanbox.toml.',
+  usually: 'Üblich', logLevels: 'Stufen des Logs', certificate: 'Zertifikat', validUntil: 'Gültig bis', certificateText: 'Ein eigenes Zertifikat tritt als console-cert.pem und console-key.pem an seine Stelle, vom nächsten Start an, in',
 };

@@ -91,4 +91,6 @@ export const en = {
   sendRaw: 'Blocks as they are stored, encrypted ones without their key', withoutProperties: 'Properties stay at the source', settingsMore: 'More settings', previewRun: 'What would be sent', previewText: 'Nothing is changed.', inCommon: 'In common', runs: 'Runs', snapshotsSent: 'Snapshots',
   result: 'Result', noRuns: 'No run has sent anything since the appliance started.', leftOut: 'Left out', sourcesGone: 'Kept at the target, though their source is gone', nothingToSend: 'Nothing to be sent: no policy takes snapshots of', failingSince: 'Not complete since', editJob: 'Change job',
   timesInRow: 'times', nothingChanged: 'Nothing is changed yet.',
+  logLevelsText: 'A level for everything (off, error, warn, info, debug, trace), and levels of modules as MODULE=LEVEL, with commas between. It lasts until the next start; for every start it stands under [log] in sanbox.toml.',
+  usually: 'Usually', logLevels: 'Levels of the log', certificate: 'Certificate', validUntil: 'Valid until', certificateText: 'Your own certificate takes its place as console-cert.pem and console-key.pem, from the next start, in',
 };

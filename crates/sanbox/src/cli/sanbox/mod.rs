@@ -4,6 +4,7 @@ mod alert;
 mod archive;
 mod arcstat;
 mod comstar;
+mod config;
 mod copy;
 mod digests;
 pub(crate) mod directory;
@@ -71,6 +72,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "policy" => policy::run(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
         "replication" => replication::run(session, &args).await,
+        "config" => config::run(session, &args).await,
         "why" => why::run(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
