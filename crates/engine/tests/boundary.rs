@@ -11,7 +11,7 @@ use engine::{
     PropertyQuery, SeekTarget, SetAttr, SnapshotRequest, Stability, Subject, VdevSpec, XattrMode,
 };
 use runtime::Handle;
-use world::{DiskModel, Ended, World};
+use world::{DiskModel, Ended, Faults, World};
 
 const DISK: &str = "/disks/d0";
 
@@ -42,8 +42,20 @@ fn identity() -> HostIdentity {
 
 /// Runs a test with an engine that has an imported pool `tank`.
 fn with_pool(test: impl AsyncFnOnce(Engine, PoolHandle)) {
+    with_properties(&[], Faults::default(), test);
+}
+
+/// As [`with_pool`], with properties of the pool's root file system and what is wrong with its disk.
+fn with_properties(
+    properties: &[(&str, &str)],
+    faults: Faults,
+    test: impl AsyncFnOnce(Engine, PoolHandle),
+) {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let properties: Vec<_> = properties.iter().map(owned).collect();
     let world = World::new(1);
     world.add_disk(DISK, DiskModel::new(128 << 20));
+    world.set_faults(DISK, faults);
     let ended = world.run(|handle| {
         MACHINE.with(|machine| *machine.borrow_mut() = Some(handle));
         async move {
@@ -55,7 +67,10 @@ fn with_pool(test: impl AsyncFnOnce(Engine, PoolHandle)) {
                 host: identity(),
                 ..PoolSpec::default()
             };
-            let pool = engine.create_pool(spec, &[]).await.expect("creates");
+            let pool = engine
+                .create_pool(spec, &properties)
+                .await
+                .expect("creates");
             test(engine.clone(), pool).await;
             engine.close().await.expect("closes");
             MACHINE.with(|machine| machine.borrow_mut().take());
@@ -467,5 +482,97 @@ fn a_pool_that_closes_answers_what_it_has_accepted() {
             engine.pool("tank"),
             Err(EngineError::PoolNotFound(_))
         ));
+    });
+}
+
+/// A file is held while its last name goes: it is refused, or all of it stays until it is released. The hold has to read the
+/// file's ACL from a slow disk, so that the removal overtakes it at every place.
+#[test]
+fn a_hold_that_a_removal_overtakes_is_refused_or_kept() {
+    const FILES: usize = 32;
+    // More blocks than are freed with the last name.
+    const PARTS: usize = 10;
+    const PART: usize = 128 << 10;
+    /// By which the removal of each file comes later after its hold began than that of the one before it.
+    const STEP_US: u64 = 100;
+    let slow = Faults {
+        slow: 1_000_000,
+        slow_by: std::time::Duration::from_millis(1),
+        ..Faults::default()
+    };
+    let properties = [
+        ("acltype", "posix"),
+        ("xattr", "dir"),
+        ("recordsize", "4096"),
+    ];
+    with_properties(&properties, slow, async |engine, pool| {
+        let cred = &Cred::root();
+        // posix_acl_xattr.h: the version, then tag, permissions and id of each entry. It takes a block of its own.
+        let users = (1..40_u32).map(|user| (2_u16, 6_u16, user * 0x0321_9ab7));
+        let entries = [(1, 6, !0)].into_iter().chain(users);
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries.chain([(4, 4, !0), (16, 6, !0), (32, 4, !0)]) {
+            acl.extend_from_slice(&tag.to_le_bytes());
+            acl.extend_from_slice(&permissions.to_le_bytes());
+            acl.extend_from_slice(&id.to_le_bytes());
+        }
+        let fs = pool.open_fs("tank").await.expect("opens");
+        let names: Vec<Vec<u8>> = (0..FILES).map(|n| format!("f{n}").into_bytes()).collect();
+        let mut ids = Vec::new();
+        for name in &names {
+            let id = file(&fs, name, 0o644, cred).await.id;
+            for part in 0..PARTS {
+                let data = IoBuf::from(vec![7; PART]);
+                let offset = (part * PART) as u64;
+                let written = fs.write(id, offset, data, Stability::Unstable, cred).await;
+                written.expect("writes");
+            }
+            let set = fs.set_xattr(id, b"system.posix_acl_access", &acl, XattrMode::Any, cred);
+            set.await.expect("sets");
+            ids.push(id);
+        }
+        drop(fs);
+        let ending = Ending::Export { command: None };
+        engine.end_pool("tank", ending).await.expect("exports");
+        let found = engine
+            .discover(vec![PathBuf::from(DISK)])
+            .await
+            .expect("searches");
+        let candidate = found.pools.into_iter().next().expect("a pool");
+        let policy = ImportPolicy {
+            host: identity(),
+            ..ImportPolicy::default()
+        };
+        let pool = engine.import(candidate, policy).await.expect("imports");
+        let fs = &pool.open_fs("tank").await.expect("opens");
+        let dir = root(fs).await;
+        let (mut kept, mut refused) = (0, 0);
+        for (number, (name, id)) in names.iter().zip(&ids).enumerate() {
+            let machine = MACHINE
+                .with(|machine| machine.borrow().clone())
+                .expect("a machine");
+            let remove = async {
+                let delay = std::time::Duration::from_micros(number as u64 * STEP_US);
+                machine.sleep(delay).await;
+                fs.remove(dir, name, cred).await.expect("removes");
+            };
+            let (held, ()) = runtime::join(fs.hold(*id), remove).await;
+            // Long enough for all that is due to be freed.
+            machine.sleep(std::time::Duration::from_secs(2)).await;
+            match held {
+                Ok(_) => {
+                    kept += 1;
+                    for part in 0..PARTS {
+                        let offset = (part * PART) as u64;
+                        let read = fs.read(*id, offset, PART, cred).await.expect("reads");
+                        assert!(read.to_vec() == vec![7; PART], "file {number}, part {part}");
+                    }
+                    fs.release(*id).await.expect("releases");
+                }
+                Err(FsError::Stale) => refused += 1,
+                Err(error) => panic!("file {number}: {error:?}"),
+            }
+        }
+        assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
     });
 }

@@ -384,13 +384,20 @@ impl Fs {
             // Boxed, so that the state of a loading is no part of every request's task.
             None => Box::pin(self.load(id.object, false)).await?,
         };
-        if znode.generation != id.generation
-            || znode.dead.get()
-            || (znode.unlinked.get() && znode.holds.get() == 0)
-        {
+        let is_gone = || {
+            znode.generation != id.generation
+                || znode.dead.get()
+                || (znode.unlinked.get() && znode.holds.get() == 0)
+        };
+        if is_gone() {
             return Err(FsError::Stale);
         }
-        self.look_at_acl(&znode).await?;
+        let looked = self.look_at_acl(&znode).await;
+        // A file that lost its last name meanwhile may be half freed: a hold would come too late, and the ACL may be gone.
+        if is_gone() {
+            return Err(FsError::Stale);
+        }
+        looked?;
         Ok(znode)
     }
 
