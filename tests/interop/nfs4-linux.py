@@ -151,6 +151,62 @@ def attributes(version, base):
     print(f"{version}: extended attributes")
 
 
+def as_user(uid, call):
+    """Whether a call is allowed to a user."""
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        try:
+            call()
+            os._exit(0)
+        except PermissionError:
+            os._exit(1)
+        except BaseException as error:
+            print(f"as user {uid}: {error!r}", flush=True)
+            os._exit(2)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status < 2
+    return status == 0
+
+
+def lists(version):
+    """NFSv4 lists, by the tools of nfs4-acl-tools; the file system has acltype=nfsv4, aclmode=passthrough, aclinherit=passthrough."""
+
+    def tool(*words):
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+
+    base = f"/mnt/lists-{version}"
+    d = f"{base}/d-{version}"
+    os.mkdir(d, 0o755)
+    path = f"{d}/file"
+    write(path, b"listed")
+    os.chmod(path, 0o600)
+    assert "A::OWNER@:rwatTnNcCoy" in tool("nfs4_getfacl", path), tool("nfs4_getfacl", path)
+    assert not as_user(1001, lambda: read(path))
+    tool("nfs4_setfacl", "-a", "A::1001:rtncy", path)
+    drop_caches()
+    assert "A::1001:rtncy" in tool("nfs4_getfacl", path), tool("nfs4_getfacl", path)
+    assert as_user(1001, lambda: read(path)) and not as_user(1002, lambda: read(path))
+    assert not as_user(1001, lambda: write(path, b"no"))
+    # A denial before it counts.
+    tool("nfs4_setfacl", "-a", "D::1001:r", path)
+    drop_caches()
+    assert not as_user(1001, lambda: read(path))
+    # A mode leaves entries of others where aclmode says so.
+    os.chmod(path, 0o640)
+    assert "D::1001:r" in tool("nfs4_getfacl", path), tool("nfs4_getfacl", path)
+    # What new files get.
+    tool("nfs4_setfacl", "-a", "A:fd:1002:rwatTnNcCy", d)
+    write(f"{d}/new", b"inherited")
+    listed = tool("nfs4_getfacl", f"{d}/new")
+    assert any(entry.startswith("A:") and ":1002:" in entry for entry in listed), listed
+    os.chmod(f"{d}/new", 0o600)
+    fails_with(errno.EOPNOTSUPP, os.getxattr, f"{MOUNTS[version]}/shared", "system.nfs4_acl")
+    print(f"{version}: lists")
+
+
 def seen_by_all():
     """What one version writes and closes, all others read when they open it."""
     for i, (version, base) in enumerate(MOUNTS.items()):
@@ -291,6 +347,8 @@ def main():
         sparse(version, base)
         attributes(version, base)
     seen_by_all()
+    for version in NEW:
+        lists(version)
     locks()
     killed(int(sys.argv[1]))
     print("NFS-DAY-OK")

@@ -2,7 +2,7 @@
 # pynfs, the conformance suite of NFSv4, on a share: all of its tests but those of nfs4.list pass. At a lease of 15 s, since some
 # tests wait until it has run out.
 #
-#   PYNFS=CHECKOUT tests/interop/nfs4.sh [VERSION...]      (default: 4.1; of 4.0 4.1 4.2)      FLAGS=all  (which of pynfs' tests)
+#   PYNFS=CHECKOUT tests/interop/nfs4.sh [VERSION...]      (default: 4.0 4.1 4.2)      FLAGS=all  (which of pynfs' tests)
 #
 # CHECKOUT is a clone of github.com/kofemann/pynfs in which `python3 setup.py build` was run (Debian: python3-ply python3-gssapi
 # swig libkrb5-dev); without PYNFS it is cloned and built, where the network allows.
@@ -17,13 +17,13 @@ if [ -z "${PYNFS:-}" ]; then
   git -C "$PYNFS" checkout -q 3c14d9e
   (cd "$PYNFS" && PATH=/usr/bin:$PATH "$python" setup.py build) >"$w/build" 2>&1 || { tail -5 "$w/build" >&2; fail "building pynfs"; }
 fi
-[ $# -gt 0 ] || set -- 4.1
+[ $# -gt 0 ] || set -- 4.0 4.1 4.2
 
 mkdir -p "$SANBOX_STATE"
 printf '[nfs]\nlease_seconds = 15\n' >"$SANBOX_STATE/sanbox.toml"
 truncate -s 1G "$w/disks/d0"
 sanbox zpool create tank "$w/disks/d0"
-sanbox zfs create -o sharenfs='rw,no_root_squash' tank/share
+sanbox zfs create -o sharenfs='rw,no_root_squash' -o acltype=nfsv4 tank/share
 serve
 bad=0
 for version in "$@"; do

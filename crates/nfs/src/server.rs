@@ -318,6 +318,10 @@ impl Server {
         refused.entry((client, version)).or_insert(false);
     }
 
+    pub(crate) fn resolver(&self) -> &dyn Resolver {
+        &*self.shared.resolver
+    }
+
     pub(crate) fn nfs_port(&self) -> u16 {
         self.shared.nfs_port
     }

@@ -23,6 +23,14 @@ pub trait Resolver: Send + Sync {
     fn addresses(&self, host: &str) -> Vec<IpAddr>;
     /// Returns the names of an address; none when it has none.
     fn names(&self, address: IpAddr) -> Vec<String>;
+    /// Returns the number of a user of this machine. NFSv4 clients may name owners so.
+    fn user(&self, _name: &str) -> Option<u32> {
+        None
+    }
+    /// Returns the number of a group of this machine.
+    fn group(&self, _name: &str) -> Option<u32> {
+        None
+    }
 }
 
 /// What happens to a client's ids (exports(5), "User ID Mapping").

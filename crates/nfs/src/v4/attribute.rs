@@ -1,9 +1,11 @@
 //! Attributes of files (RFC 7530, section 5; RFC 8881, section 5; RFC 7862, section 12): which are served, how each is written,
 //! and what a client sets.
 
+use super::acl;
 use super::bitmap::Bitmap;
 use super::operation::{RawAttributes, time};
 use super::status::Status;
+use crate::exports::Resolver;
 use crate::file_type::file_type_number;
 use crate::xdr::{Reader, Writer};
 use engine::{Attr, FsStat, SetAttr, SetTime, Timestamp};
@@ -22,6 +24,7 @@ pub(super) mod number {
     pub(crate) const UNIQUE_HANDLES: u32 = 9;
     pub(crate) const LEASE_TIME: u32 = 10;
     pub(crate) const RDATTR_ERROR: u32 = 11;
+    pub(crate) const ACL: u32 = 12;
     pub(crate) const ACLSUPPORT: u32 = 13;
     pub(crate) const CANSETTIME: u32 = 15;
     pub(crate) const CASE_INSENSITIVE: u32 = 16;
@@ -56,6 +59,7 @@ pub(super) mod number {
     pub(crate) const TIME_MODIFY: u32 = 53;
     pub(crate) const TIME_MODIFY_SET: u32 = 54;
     pub(crate) const MOUNTED_ON_FILEID: u32 = 55;
+    pub(crate) const DACL: u32 = 58;
     pub(crate) const SUPPATTR_EXCLCREAT: u32 = 75;
     pub(crate) const CHANGE_ATTR_TYPE: u32 = 79;
     pub(crate) const MODE_UMASK: u32 = 81;
@@ -116,9 +120,16 @@ const SUPPORTED_0: Bitmap = Bitmap::of(&[
 const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT]);
 /// Served from minor version 2 on, besides.
 const SUPPORTED_2: Bitmap = Bitmap::of(&[n::CHANGE_ATTR_TYPE, n::MODE_UMASK, n::XATTR_SUPPORT]);
+/// Served besides where files have NFSv4 lists.
+const LISTS_0: Bitmap = Bitmap::of(&[n::ACL]);
+const LISTS_1: Bitmap = Bitmap::of(&[n::ACL, n::DACL]);
+/// Those whose values depend on the list of a file, or on whether it has any.
+const OF_LIST: Bitmap = Bitmap::of(&[n::SUPPORTED_ATTRS, n::ACL, n::ACLSUPPORT, n::DACL]);
 /// Can be set.
 const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
+    n::ACL,
+    n::DACL,
     n::MODE,
     n::OWNER,
     n::OWNER_GROUP,
@@ -151,18 +162,32 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
 /// RFC 7862, section 12.2.3: NFS4_CHANGE_TYPE_IS_TIME_METADATA.
 const CHANGE_IS_TIME_METADATA: u32 = 4;
 
-/// Returns the attributes that are served in a minor version.
-pub(super) fn supported(minor: u32) -> Bitmap {
-    match minor {
-        0 => SUPPORTED_0,
-        1 => SUPPORTED_0.union(SUPPORTED_1),
-        _ => SUPPORTED_0.union(SUPPORTED_1).union(SUPPORTED_2),
-    }
+/// Returns the attributes that are served in a minor version, of files that have `lists` or not.
+pub(super) fn supported(minor: u32, lists: bool) -> Bitmap {
+    let (base, of_lists) = match minor {
+        0 => (SUPPORTED_0, LISTS_0),
+        1 => (SUPPORTED_0.union(SUPPORTED_1), LISTS_1),
+        _ => {
+            let base = SUPPORTED_0.union(SUPPORTED_1).union(SUPPORTED_2);
+            (base, LISTS_1)
+        }
+    };
+    if lists { base.union(of_lists) } else { base }
+}
+
+/// Returns whether any of the attributes needs the list of a file.
+pub(super) fn needs_list(bits: Bitmap) -> bool {
+    !bits.intersection(OF_LIST).is_empty()
 }
 
 /// Returns whether any of the attributes is of the file system.
 pub(super) fn needs_stat(bits: Bitmap) -> bool {
     !bits.intersection(OF_FILE_SYSTEM).is_empty()
+}
+
+/// Returns whether one of the attributes is the list of a file.
+pub(super) fn tells_list(bits: Bitmap) -> bool {
+    !bits.intersection(LISTS_1).is_empty()
 }
 
 /// A file as its attributes are told.
@@ -173,6 +198,8 @@ pub(super) struct Described<'a> {
     pub(super) mounted_on: Option<u64>,
     /// Of the file system, if asked for.
     pub(super) stat: Option<&'a FsStat>,
+    /// The list of a file that has one, if asked for.
+    pub(super) list: Option<&'a [u8]>,
     pub(super) minor: u32,
     pub(super) lease_seconds: u32,
 }
@@ -180,9 +207,13 @@ pub(super) struct Described<'a> {
 impl Described<'_> {
     /// Writes `fattr4`: those of the attributes asked for that are served.
     pub(super) fn write(&self, w: &mut Writer, bits: Bitmap) {
-        let bits = bits.intersection(supported(self.minor)).without(WRITE_ONLY);
+        let bits = bits.intersection(self.supported()).without(WRITE_ONLY);
         bits.write(w);
         w.opaque(&self.values(bits));
+    }
+
+    fn supported(&self) -> Bitmap {
+        supported(self.minor, self.list.is_some())
     }
 
     /// Returns the values of attributes, in the order of their numbers.
@@ -198,11 +229,16 @@ impl Described<'_> {
 
     fn of_server(&self, w: &mut Writer, number: u32) {
         match number {
-            n::SUPPORTED_ATTRS => supported(self.minor).write(w),
-            // FH4_PERSISTENT, and no ACLs.
-            n::FH_EXPIRE_TYPE | n::ACLSUPPORT => {
+            n::SUPPORTED_ATTRS => self.supported().write(w),
+            n::FH_EXPIRE_TYPE => {
+                // FH4_PERSISTENT.
                 w.u32(0);
             }
+            n::ACLSUPPORT => {
+                w.u32(self.list.map_or(0, |_| acl::SUPPORTED));
+            }
+            n::ACL => acl::write(w, self.list.unwrap_or_default(), false),
+            n::DACL => acl::write(w, self.list.unwrap_or_default(), true),
             n::LINK_SUPPORT
             | n::SYMLINK_SUPPORT
             | n::UNIQUE_HANDLES
@@ -235,9 +271,7 @@ impl Described<'_> {
             n::TIME_DELTA => {
                 w.u64(0).u32(1);
             }
-            n::SUPPATTR_EXCLCREAT => SETTABLE_EXCLUSIVE
-                .intersection(supported(self.minor))
-                .write(w),
+            n::SUPPATTR_EXCLCREAT => SETTABLE_EXCLUSIVE.intersection(self.supported()).write(w),
             n::CHANGE_ATTR_TYPE => {
                 w.u32(CHANGE_IS_TIME_METADATA);
             }
@@ -295,36 +329,57 @@ pub(super) fn check_readable(bits: Bitmap) -> Result<(), Status> {
 }
 
 /// Returns whether attributes can be compared with (RFC 7530, section 16.15 and 16.36).
-pub(super) fn check_comparable(bits: Bitmap, minor: u32) -> Result<(), Status> {
+pub(super) fn check_comparable(bits: Bitmap, minor: u32, lists: bool) -> Result<(), Status> {
     if !bits.intersection(WRITE_ONLY).is_empty() || bits.contains(n::RDATTR_ERROR) {
         return Err(Status::Invalid);
     }
-    if !bits.is_subset(supported(minor)) {
+    if !bits.is_subset(supported(minor, lists)) {
         return Err(Status::AttributeNotSupported);
     }
     Ok(())
 }
 
-/// Reads what a client sets.
+/// What a client sets.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) set: SetAttr,
+    /// Whether there is anything in `set`.
+    pub(super) any: bool,
+    /// The list, in the form of the extended attribute.
+    pub(super) list: Option<Vec<u8>>,
+}
+
+/// Reads what a client sets on files that have `lists` or not; `names` are those of owners.
 ///
 /// # Errors
 /// An attribute that is not served, cannot be set, or whose value makes no sense.
-pub(super) fn read(raw: &RawAttributes<'_>, minor: u32) -> Result<SetAttr, Status> {
+pub(super) fn read(
+    raw: &RawAttributes<'_>,
+    minor: u32,
+    lists: bool,
+    names: &dyn Resolver,
+) -> Result<Given, Status> {
     let bits = raw.bits;
-    if !bits.is_subset(supported(minor)) {
+    if !bits.is_subset(supported(minor, lists)) {
         return Err(Status::AttributeNotSupported);
     }
     if !bits.is_subset(SETTABLE) {
         return Err(Status::Invalid);
     }
-    let mut set = SetAttr::default();
+    let mut given = Given {
+        any: !bits.without(LISTS_1).is_empty(),
+        ..Given::default()
+    };
+    let set = &mut given.set;
     let mut r = Reader::new(raw.values);
     for number in bits.numbers() {
         match number {
+            n::ACL => given.list = Some(acl::read(&mut r, false, names)?),
+            n::DACL => given.list = Some(acl::read(&mut r, true, names)?),
             n::SIZE => set.size = Some(r.u64()?),
             n::MODE => set.mode = Some(mode(r.u32()?)?),
-            n::OWNER => set.uid = Some(id(r.opaque(1024)?)?),
-            n::OWNER_GROUP => set.gid = Some(id(r.opaque(1024)?)?),
+            n::OWNER => set.uid = Some(acl::identity(r.opaque(1024)?, false, names)?),
+            n::OWNER_GROUP => set.gid = Some(acl::identity(r.opaque(1024)?, true, names)?),
             n::TIME_ACCESS_SET => set.atime = Some(set_time(&mut r)?),
             n::TIME_CREATE => set.crtime = Some(checked(time(&mut r)?)?),
             n::TIME_MODIFY_SET => set.mtime = Some(set_time(&mut r)?),
@@ -338,18 +393,22 @@ pub(super) fn read(raw: &RawAttributes<'_>, minor: u32) -> Result<SetAttr, Statu
     if r.left() > 0 {
         return Err(Status::BadXdr);
     }
-    Ok(set)
+    Ok(given)
 }
 
 /// Reads what a client sets as it creates a file exclusively (RFC 8881, section 18.16.3).
 ///
 /// # Errors
 /// As of [`read`], and times.
-pub(super) fn read_exclusive(raw: &RawAttributes<'_>, minor: u32) -> Result<SetAttr, Status> {
+pub(super) fn read_exclusive(
+    raw: &RawAttributes<'_>,
+    minor: u32,
+    names: &dyn Resolver,
+) -> Result<Given, Status> {
     if !raw.bits.is_subset(SETTABLE_EXCLUSIVE) {
         return Err(Status::Invalid);
     }
-    read(raw, minor)
+    read(raw, minor, false, names)
 }
 
 fn mode(bits: u32) -> Result<u32, Status> {
@@ -358,17 +417,6 @@ fn mode(bits: u32) -> Result<u32, Status> {
     } else {
         Err(Status::Invalid)
     }
-}
-
-/// Reads an owner. Names are of a domain, and there is none: ids are numbers.
-fn id(text: &[u8]) -> Result<u32, Status> {
-    let text = std::str::from_utf8(text).map_err(|_| Status::Invalid)?;
-    if text.is_empty() {
-        return Err(Status::Invalid);
-    }
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = if digits { text.parse().ok() } else { None };
-    number.ok_or(Status::BadOwner)
 }
 
 fn set_time(r: &mut Reader<'_>) -> Result<SetTime, Status> {
@@ -395,12 +443,24 @@ fn write_time(w: &mut Writer, time: Timestamp) -> &mut Writer {
 mod tests {
     use super::*;
 
+    struct NoNames;
+
+    impl Resolver for NoNames {
+        fn addresses(&self, _host: &str) -> Vec<std::net::IpAddr> {
+            Vec::new()
+        }
+
+        fn names(&self, _address: std::net::IpAddr) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
     fn raw(numbers: &[u32], values: &[u8]) -> Result<SetAttr, Status> {
         let attributes = RawAttributes {
             bits: Bitmap::of(numbers),
             values,
         };
-        read(&attributes, 2)
+        read(&attributes, 2, false, &NoNames).map(|given| given.set)
     }
 
     #[test]

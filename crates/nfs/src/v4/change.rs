@@ -1,8 +1,6 @@
 //! Operations that change names and attributes. Each answers when its change is on stable storage: callers' file systems are
 //! [`answering_when_stable`](engine::FsHandle::answering_when_stable).
 
-use super::attribute;
-use super::bitmap::Bitmap;
 use super::compound::{Compound, Done, FileTarget, Target};
 use super::file::check_name;
 use super::operation::{CreateType, RawAttributes, StateId};
@@ -66,7 +64,8 @@ impl Compound<'_> {
             CreateType::Other(_) => return Err(Status::BadType.into()),
         };
         check_name(name)?;
-        let set = attribute::read(attributes, self.minor)?;
+        let given = self.given(self.target()?, attributes).await?;
+        let set = given.set;
         let dir = self.directory().await?;
         self.check_stored_name(&dir, name).await?;
         let (fs, at, cred) = (&dir.caller.fs, dir.handle.file, &dir.caller.cred);
@@ -92,6 +91,9 @@ impl Compound<'_> {
                 fs.mknod(at, name, file_type, none, &set, cred).await?
             }
         };
+        dir.sibling(made.file.id)
+            .give_list(given.list.as_deref())
+            .await?;
         write_change(self.w(), &made.dir);
         attributes.bits.write(self.w());
         let target = if engine::is_unopened(made.file.id) {
@@ -191,15 +193,15 @@ impl Compound<'_> {
         attributes: &RawAttributes<'_>,
     ) -> Done {
         let file = self.file(Status::ReadOnly)?;
-        let set = attribute::read(attributes, self.minor)?;
+        let given = self.given(self.target()?, attributes).await?;
         file.writable()?;
-        let cred = self.check_size(&file, &set, state).await?;
-        if attributes.bits != Bitmap::default() {
-            file.caller
-                .fs
-                .setattr(file.handle.file, &set, None, &cred)
-                .await?;
+        let cred = self.check_size(&file, &given.set, state).await?;
+        if given.any {
+            let (fs, id) = (&file.caller.fs, file.handle.file);
+            fs.setattr(id, &given.set, None, &cred).await?;
         }
+        // RFC 8881, section 6.4.1.3: behind the mode, which changes the list.
+        file.give_list(given.list.as_deref()).await?;
         attributes.bits.write(self.w());
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! COMPOUND: the operations of a request, one after the other until one fails (RFC 7530, section 16.2; RFC 8881, section 16.2).
 
+use super::attribute;
 use super::bitmap::Bitmap;
 use super::operation::{Numbered, Operation, PATH_BYTES_MAX, StateId, number};
 use super::pseudo::NodeId;
@@ -453,6 +454,8 @@ pub(super) fn answer_bytes_max(mut arguments: Reader<'_>) -> usize {
             Ok(Operation::ReadDirectory { page, .. }) => size(page.reply_bytes),
             Ok(Operation::ListXattrs { bytes, .. }) => size(bytes),
             Ok(Operation::GetXattr(_)) => 1 << 16,
+            // 1024 entries of 28 bytes, and one more list of them.
+            Ok(Operation::GetAttributes(bits)) if attribute::tells_list(bits) => 1 << 16,
             Ok(Operation::ReadLink) => PATH_BYTES_MAX,
             Ok(Operation::TestStateIds(ids)) => ids.len() * 4,
             _ => 0,

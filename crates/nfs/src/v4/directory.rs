@@ -25,6 +25,8 @@ struct Entry {
     name: Vec<u8>,
     cookie: u64,
     file: Option<(Attr, Vec<u8>, Option<u64>)>,
+    /// Its list, if asked for and there is one.
+    list: Option<Vec<u8>>,
 }
 
 impl Compound<'_> {
@@ -45,6 +47,13 @@ impl Compound<'_> {
             Target::Pseudo(_) => (Vec::new(), true),
         };
         let mut entries = entries;
+        if let (Target::File(dir), true) = (&dir, attribute::needs_list(bits)) {
+            for entry in &mut entries {
+                if let Some((attr, _, _)) = &entry.file {
+                    entry.list = dir.sibling(attr.id).list().await;
+                }
+            }
+        }
         if eof {
             self.add_crossings(&dir, page.cookie, &mut entries).await;
         } else {
@@ -98,6 +107,7 @@ impl Compound<'_> {
                     let handle = dir.sibling(attr.id).handle.encode();
                     (attr, handle, None)
                 }),
+            list: None,
         };
         Ok((listing.entries.into_iter().map(told).collect(), listing.eof))
     }
@@ -122,7 +132,12 @@ impl Compound<'_> {
                     file.attr().await.ok().map(|attr| (attr, handle, node))
                 }
             };
-            entries.push(Entry { name, cookie, file });
+            entries.push(Entry {
+                name,
+                cookie,
+                file,
+                list: None,
+            });
         }
     }
 
@@ -148,6 +163,7 @@ impl Compound<'_> {
                     handle,
                     mounted_on: *mounted_on,
                     stat,
+                    list: entry.list.as_deref(),
                     minor,
                     lease_seconds,
                 }

@@ -1,13 +1,14 @@
 //! Operations on the current file handle that change nothing: handles, names, attributes, permissions.
 
-use super::attribute::{self, Described};
+use super::acl;
+use super::attribute::{self, Described, Given};
 use super::bitmap::Bitmap;
 use super::compound::{Compound, Done, FileTarget, Target};
 use super::operation::{RawAttributes, StateId};
 use super::pseudo::{NodeId, PseudoTree};
 use super::status::Status;
 use crate::handle::{FileHandle, in_snapshot};
-use engine::{Access, Attr, DeviceNumber, FileId, FileType, FsError, FsStat, Timestamp};
+use engine::{Access, Attr, DeviceNumber, FileId, FileType, FsError, FsStat, Timestamp, XattrMode};
 
 /// Begins the handle of a directory of the pseudo file system; its number follows.
 const PSEUDO_MAGIC: [u8; 4] = *b"sbxp";
@@ -50,6 +51,22 @@ impl Target {
 }
 
 impl FileTarget {
+    /// Returns the file's list, if files of its kind and file system have lists.
+    pub(super) async fn list(&self) -> Option<Vec<u8>> {
+        let (fs, id) = (&self.caller.fs, self.handle.file);
+        fs.xattr(id, acl::ATTRIBUTE, &self.caller.cred).await.ok()
+    }
+
+    /// Gives the file a list, if there is one to give.
+    pub(super) async fn give_list(&self, list: Option<&[u8]>) -> Result<(), Status> {
+        if let Some(list) = list {
+            let (fs, id, cred) = (&self.caller.fs, self.handle.file, &self.caller.cred);
+            fs.set_xattr(id, acl::ATTRIBUTE, list, XattrMode::Any, cred)
+                .await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn attr(&self) -> Result<Attr, FsError> {
         self.caller.fs.getattr(self.handle.file).await
     }
@@ -360,6 +377,19 @@ impl Compound<'_> {
         Ok(())
     }
 
+    /// Reads what a client sets on a file, or on one that is made in a directory.
+    pub(super) async fn given(
+        &self,
+        at: &Target,
+        raw: &RawAttributes<'_>,
+    ) -> Result<Given, Status> {
+        let lists = match at {
+            Target::File(file) if attribute::needs_list(raw.bits) => file.list().await.is_some(),
+            _ => false,
+        };
+        attribute::read(raw, self.minor, lists, self.server.resolver())
+    }
+
     /// Asks for what the attributes of a file are made of.
     pub(super) async fn describe(
         &self,
@@ -373,6 +403,7 @@ impl Compound<'_> {
                 handle: target.handle(),
                 mounted_on: None,
                 stat: None,
+                list: None,
             }),
             Target::File(file) => {
                 let attr = file.attr().await?;
@@ -383,6 +414,11 @@ impl Compound<'_> {
                     mounted_on: if root { self.node_of(file).await } else { None },
                     stat: if attribute::needs_stat(bits) {
                         Some(file.caller.fs.statfs().await?)
+                    } else {
+                        None
+                    },
+                    list: if attribute::needs_list(bits) {
+                        file.list().await
                     } else {
                         None
                     },
@@ -425,8 +461,8 @@ impl Compound<'_> {
 
     pub(super) async fn verify(&mut self, wanted: &RawAttributes<'_>, same: bool) -> Done {
         let target = self.target()?.clone();
-        attribute::check_comparable(wanted.bits, self.minor)?;
         let described = self.describe(&target, wanted.bits).await?;
+        attribute::check_comparable(wanted.bits, self.minor, described.list.is_some())?;
         let values = described
             .view(self.minor, self.lease_seconds())
             .values(wanted.bits);
@@ -509,6 +545,7 @@ pub(super) struct Description {
     pub(super) handle: Vec<u8>,
     pub(super) mounted_on: Option<u64>,
     pub(super) stat: Option<FsStat>,
+    pub(super) list: Option<Vec<u8>>,
 }
 
 impl Description {
@@ -518,6 +555,7 @@ impl Description {
             handle: &self.handle,
             mounted_on: self.mounted_on,
             stat: self.stat.as_ref(),
+            list: self.list.as_deref(),
             minor,
             lease_seconds,
         }

@@ -5,6 +5,7 @@
 //! it after a restart in a record. What is stable when a reply goes out is what the engine said is, and that record. No delegations
 //! and no layouts are given.
 
+mod acl;
 mod attribute;
 mod bitmap;
 mod change;

@@ -1,6 +1,6 @@
 //! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE and CLOSE (RFC 7530, section 16.16; RFC 8881, section 18.16).
 
-use super::attribute;
+use super::attribute::{self, Given};
 use super::bitmap::Bitmap;
 use super::change::{write_change, write_unchanged};
 use super::compound::{Compound, Done, Failure, FileTarget, Target};
@@ -161,13 +161,13 @@ impl Compound<'_> {
         let dir = self.file(Status::ReadOnly)?;
         let attr = Self::check_directory(&dir).await?;
         if let OpenHow::Unchecked(raw) = &open.how {
-            let set = attribute::read(raw, self.minor)?;
+            let given = self.given(self.target()?, raw).await?;
             // What is there is opened as it is.
             let (fs, cred) = (&dir.caller.fs, &dir.caller.cred);
             match fs.lookup(dir.handle.file, name, cred).await {
                 Ok(there) if there.file_type == FileType::Regular => {
                     let mut found = Found::unchanged(dir.sibling(there.id), there, attr);
-                    found.truncate = set.size == Some(0);
+                    found.truncate = given.set.size == Some(0);
                     if found.truncate {
                         found.set = Bitmap::of(&[attribute::number::SIZE]);
                     }
@@ -188,30 +188,38 @@ impl Compound<'_> {
         dir: FileTarget,
         name: &[u8],
     ) -> Result<Found, Status> {
-        let (mode, set, mut bits) = match &open.how {
+        let (mode, given, mut bits) = match &open.how {
             OpenHow::Unchecked(raw) | OpenHow::Guarded(raw) => {
-                let set = attribute::read(raw, self.minor)?;
-                (CreateMode::Guarded, set, raw.bits)
+                let given = self.given(self.target()?, raw).await?;
+                (CreateMode::Guarded, given, raw.bits)
             }
             OpenHow::Exclusive(verifier, raw) => {
-                let set = match raw {
-                    Some(raw) => attribute::read_exclusive(raw, self.minor)?,
+                let given = match raw {
+                    Some(raw) => {
+                        attribute::read_exclusive(raw, self.minor, self.server.resolver())?
+                    }
                     // The client sets the mode afterwards; until then only the owner may open the file.
-                    None => SetAttr {
-                        mode: Some(0o600),
-                        ..SetAttr::default()
+                    None => Given {
+                        set: SetAttr {
+                            mode: Some(0o600),
+                            ..SetAttr::default()
+                        },
+                        ..Given::default()
                     },
                 };
                 let bits = raw.map_or(Bitmap::default(), |raw| raw.bits);
                 let bits = bits.union(attribute::EXCLUSIVE_VERIFIER);
-                (CreateMode::Exclusive(*verifier), set, bits)
+                (CreateMode::Exclusive(*verifier), given, bits)
             }
             OpenHow::NoCreate => return self.existing(name).await,
         };
         dir.writable()?;
         self.check_stored_name(&dir, name).await?;
         let (fs, cred) = (&dir.caller.fs, &dir.caller.cred);
-        let made = match fs.create(dir.handle.file, name, mode, &set, cred).await {
+        let made = match fs
+            .create(dir.handle.file, name, mode, &given.set, cred)
+            .await
+        {
             Ok(made) => made,
             // It was made by another call in between: the client asks again.
             Err(FsError::Exists) if matches!(open.how, OpenHow::Unchecked(_)) => {
@@ -222,8 +230,12 @@ impl Compound<'_> {
         if !made.created {
             bits = attribute::EXCLUSIVE_VERIFIER;
         }
+        let file = dir.sibling(made.file.id);
+        if made.created {
+            file.give_list(given.list.as_deref()).await?;
+        }
         Ok(Found {
-            file: dir.sibling(made.file.id),
+            file,
             attr: made.file,
             change: Ok(made.dir),
             made: true,

@@ -24,7 +24,27 @@ impl HostNames {
     }
 }
 
+/// Finds a number by the name in a file in the form of `/etc/passwd` or `/etc/group`.
+fn number_of(path: &str, name: &str) -> Option<u32> {
+    let list = std::fs::read_to_string(path).ok()?;
+    list.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        if parts.next()? != name {
+            return None;
+        }
+        parts.nth(1)?.parse().ok()
+    })
+}
+
 impl nfs::Resolver for HostNames {
+    fn user(&self, name: &str) -> Option<u32> {
+        number_of("/etc/passwd", name)
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        number_of("/etc/group", name)
+    }
+
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         if let Some((at, addresses)) = self.known().get(host)
             && at.elapsed() < TRUSTED

@@ -40,8 +40,6 @@ const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Lost states remembered.
 const EXPIRED_MAX: usize = 1 << 14;
-/// The first byte behind a state id's boot number.
-const STATE_MAGIC: u8 = 0x53;
 
 /// The number of a state, which its state id carries.
 type StateKey = u64;
@@ -177,20 +175,17 @@ impl StateTable {
     }
 
     fn state_id(&self, key: StateKey, sequence: u32) -> StateId {
-        // Boot number, magic byte, five bytes of the key, and two that only this start of the server can make.
+        // Boot number, five bytes of the key, and three that only this start of the server can make.
         let [b0, b1, b2, b3] = self.boot.to_be_bytes();
         let [_, _, _, k0, k1, k2, k3, k4] = key.to_be_bytes();
-        let [t0, t1, ..] = scrambled(self.secret, key).to_be_bytes();
-        let other = [b0, b1, b2, b3, STATE_MAGIC, k0, k1, k2, k3, k4, t0, t1];
+        let [t0, t1, t2, ..] = scrambled(self.secret, key).to_be_bytes();
+        let other = [b0, b1, b2, b3, k0, k1, k2, k3, k4, t0, t1, t2];
         StateId { sequence, other }
     }
 
     /// Finds the number of a state id of this start of the server.
     fn key_of(&self, id: &StateId, minor: u32) -> Result<StateKey, Status> {
-        let [b0, b1, b2, b3, magic, k0, k1, k2, k3, k4, _, _] = id.other;
-        if magic != STATE_MAGIC {
-            return Err(Status::BadStateId);
-        }
+        let [b0, b1, b2, b3, k0, k1, k2, k3, k4, _, _, _] = id.other;
         if u32::from_be_bytes([b0, b1, b2, b3]) == self.boot {
             let key = u64::from_be_bytes([0, 0, 0, k0, k1, k2, k3, k4]);
             let genuine = self.state_id(key, 0).other == id.other;
@@ -200,8 +195,9 @@ impl StateTable {
                 Err(Status::BadStateId)
             };
         }
-        // RFC 8881, section 15.1.16.5: minor version 1 tells a restart by its sessions.
-        Err(if minor == 0 {
+        // The special ones are of no start. RFC 8881, section 15.1.16.5: minor version 1 tells a restart by its sessions.
+        let special = id.other == [0; 12] || id.other == [0xff; 12];
+        Err(if minor == 0 && !special {
             Status::StaleStateId
         } else {
             Status::BadStateId

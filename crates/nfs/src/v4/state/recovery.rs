@@ -395,6 +395,35 @@ mod tests {
     }
 
     #[test]
+    fn state_ids_of_others_and_of_earlier_starts_are_refused() {
+        let before = table(b"");
+        let id = before.state_id(17, 1);
+        assert_eq!(before.key_of(&id, 0), Ok(17));
+        for index in 4..12 {
+            let mut guess = id;
+            if let Some(byte) = guess.other.get_mut(index) {
+                *byte ^= 1;
+            }
+            assert_eq!(before.key_of(&guess, 0), Err(Status::BadStateId));
+        }
+        let after = StateTable::new(&StateTableConfig {
+            boot_verifier: 8,
+            lease_seconds: 90,
+            secret: [5, 6],
+            record: b"",
+        });
+        assert_eq!(after.key_of(&id, 0), Err(Status::StaleStateId));
+        assert_eq!(after.key_of(&id, 1), Err(Status::BadStateId));
+        for byte in [0, 0xff] {
+            let special = crate::v4::operation::StateId {
+                sequence: 0,
+                other: [byte; 12],
+            };
+            assert_eq!(after.key_of(&special, 0), Err(Status::BadStateId));
+        }
+    }
+
+    #[test]
     fn clients_that_lost_their_state_leave_the_record() {
         let mut before = table(b"");
         let id = client(&mut before, b"one", 0);
