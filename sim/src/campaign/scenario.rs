@@ -325,12 +325,13 @@ impl Plan {
         }
     }
 
-    /// The plan that must fail: flushes lie, and power cuts lose what was not flushed.
+    /// The plan that must fail: flushes lie, and power cuts lose what was not flushed. A single cut may come where all that was
+    /// written had reached the disks by itself.
     #[must_use]
     pub fn canary(seed: u64) -> Self {
         Self {
             trouble: Trouble::LyingFlush,
-            rounds: 1,
+            rounds: 6,
             ..Self::of_seed(seed)
         }
     }
