@@ -9,6 +9,7 @@ mod clones;
 mod crash;
 mod datasets;
 mod devices;
+mod encryption;
 mod events;
 mod expansion;
 mod faults;

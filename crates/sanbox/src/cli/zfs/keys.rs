@@ -535,7 +535,11 @@ fn key_query() -> PropertyQuery {
 
 /// Unloads the key of one dataset; says why not.
 // OpenZFS: lib/libzfs/libzfs_crypto.c, zfs_crypto_unload_key (words)
-async fn unload_one(session: &Session, pool: &PoolHandle, name: &str) -> Result<(), Exit> {
+pub(super) async fn unload_one(
+    session: &Session,
+    pool: &PoolHandle,
+    name: &str,
+) -> Result<(), Exit> {
     let fail = |why: &str| {
         session.out.error(format!("Key unload error: {why}"));
         Exit(255)

@@ -12,6 +12,7 @@ use super::{open, shown};
 use crate::appliance::{KnownPool, ShareProtocol};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+use crate::follow::{Affected, Change};
 
 options! {
     MountOption {
@@ -403,16 +404,21 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         name.clone()
     };
-    match session
-        .appliance
-        .mounts()
-        .unmount_name(&target, force)
+    // What inherits its mount point is mounted below it, and goes first.
+    // OpenZFS: lib/libzfs/libzfs_mount.c, zfs_unmountall
+    let (pool, _) = open(session, &target, &PropertyQuery::None).await?;
+    let before = session.appliance.mounts().list();
+    let point = Some(Change::Point);
+    Affected::unmount(&session.appliance, &pool, &target, point, force)
         .await
-    {
-        Ok(()) if unload => keys::unload_root(session, &target).await,
-        Ok(()) => Ok(()),
-        Err(why) => Err(session.fail(format!("cannot unmount '{name}': {why}"))),
+        .map_err(|why| session.fail(why))?;
+    if unload {
+        let left = session.appliance.mounts().list();
+        for (name, _) in before.iter().rev().filter(|one| !left.contains(one)) {
+            keys::unload_root(session, name).await?;
+        }
     }
+    Ok(())
 }
 
 /// Reads the protocol that may stand behind `-a`: one of them, or both.
