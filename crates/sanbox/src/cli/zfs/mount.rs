@@ -409,13 +409,18 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
     let (pool, _) = open(session, &target, &PropertyQuery::None).await?;
     let before = session.appliance.mounts().list();
     let point = Some(Change::Point);
-    Affected::unmount(&session.appliance, &pool, &target, point, force)
+    let affected = Affected::unmount(&session.appliance, &pool, &target, point, force)
         .await
         .map_err(|why| session.fail(why))?;
     if unload {
         let left = session.appliance.mounts().list();
         for (name, _) in before.iter().rev().filter(|one| !left.contains(one)) {
-            keys::unload_root(session, name).await?;
+            if let Err(exit) = keys::unload_root(session, name).await {
+                // A clone elsewhere needs the key: all is as it was, but for keys that were unloaded.
+                let mounted = affected.mount_again(&session.appliance, &pool, &target);
+                mounted.await.map_err(|why| session.fail(why))?;
+                return Err(exit);
+            }
         }
     }
     Ok(())
