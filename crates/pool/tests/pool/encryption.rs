@@ -438,12 +438,13 @@ fn one_seed(seed: u64) {
                 other => panic!("{what}: {there:?} is neither {acknowledged:?} nor {other:?}"),
             };
             everything_opens(hierarchy, &model, &what).await;
-            let mut known = known.borrow_mut();
-            (known.acknowledged, known.under_way) = (model, None);
-            drop(known);
+            {
+                let mut known = known.borrow_mut();
+                (known.acknowledged, known.under_way) = (model, None);
+            }
             pool.export().await.expect("export");
         });
-        if seed % 20 == 0 {
+        if seed.is_multiple_of(20) {
             zdb_clean(&world, &what);
         }
     }

@@ -404,12 +404,16 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         name.clone()
     };
-    // What inherits its mount point is mounted below it, and goes first.
-    // OpenZFS: lib/libzfs/libzfs_mount.c, zfs_unmountall
-    let (pool, _) = open(session, &target, &PropertyQuery::None).await?;
+    unmount_with_below(session, &target, force, unload).await
+}
+
+/// Unmounts a file system and what is mounted below it because it inherits the mount point; with `unload`, unloads their keys.
+// OpenZFS: lib/libzfs/libzfs_mount.c, zfs_unmountall
+async fn unmount_with_below(session: &Session, target: &str, force: bool, unload: bool) -> Outcome {
+    let (pool, _) = open(session, target, &PropertyQuery::None).await?;
     let before = session.appliance.mounts().list();
     let point = Some(Change::Point);
-    let affected = Affected::unmount(&session.appliance, &pool, &target, point, force)
+    let affected = Affected::unmount(&session.appliance, &pool, target, point, force)
         .await
         .map_err(|why| session.fail(why))?;
     if unload {
@@ -417,7 +421,7 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         for (name, _) in before.iter().rev().filter(|one| !left.contains(one)) {
             if let Err(exit) = keys::unload_root(session, name).await {
                 // A clone elsewhere needs the key: all is as it was, but for keys that were unloaded.
-                let mounted = affected.mount_again(&session.appliance, &pool, &target);
+                let mounted = affected.mount_again(&session.appliance, &pool, target);
                 mounted.await.map_err(|why| session.fail(why))?;
                 return Err(exit);
             }
