@@ -102,7 +102,7 @@ pub fn plan(job: &Job, source: &[ReplicaDataset], target: &[ReplicaDataset]) -> 
             ),
             None => plan_dataset(job, dataset, &name, copy),
         };
-        planned.is_new = copy.is_none();
+        planned.is_new = copy.is_none_or(|copy| is_begun(dataset, copy));
         tree.datasets.push(planned);
     }
     let is_left = |dataset: &&ReplicaDataset| {
@@ -231,8 +231,21 @@ fn check_mark(job: &Job, source: &ReplicaDataset, copy: &ReplicaDataset) -> Resu
             })
         }
         Some(_) => Ok(()),
+        None if is_begun(source, copy) => Ok(()),
         None => Err(Refusal::NotAdopted { target }),
     }
+}
+
+/// Whether a dataset at the target is what an interrupted first stream of the source left, without a mark: the mark is written in a
+/// transaction group behind the one that makes the dataset, and the target may have ended in between. Nothing else is in it.
+fn is_begun(source: &ReplicaDataset, copy: &ReplicaDataset) -> bool {
+    let of_source = |guid| source.snapshots.iter().any(|point| point.guid == guid);
+    copy.mark.is_none()
+        && copy.snapshots.is_empty()
+        && copy
+            .interrupted
+            .as_ref()
+            .is_some_and(|rest| rest.from_guid.is_none() && of_source(rest.to_guid))
 }
 
 /// Whether the newest common point is still the newest state of the target.
@@ -477,6 +490,38 @@ mod tests {
     }
 
     use super::super::Interrupted;
+
+    #[test]
+    fn a_first_stream_that_ended_before_the_mark_was_written_goes_on() {
+        let source = dataset("tank/a", "a1 b2", "");
+        let begun = |snapshots, from_guid, to_guid| {
+            let mut copy = dataset("back/a", snapshots, "");
+            copy.interrupted = Some(Interrupted {
+                token: "1-abc".to_owned(),
+                from_guid,
+                to_guid,
+            });
+            copy
+        };
+        let tree = plan(
+            &job(""),
+            std::slice::from_ref(&source),
+            &[begun("", None, 1)],
+        );
+        assert!(tree.datasets[0].is_new, "the mark is still to be written");
+        assert_eq!(
+            of(&job(""), &source, Some(begun("", None, 1))),
+            "full>a1~ @a1>b2"
+        );
+        // Streams of other sources, and into datasets of others.
+        for copy in [
+            begun("", None, 9),
+            begun("", Some(1), 2),
+            begun("a1", None, 1),
+        ] {
+            assert_eq!(of(&job(""), &source, Some(copy)), "foreign target");
+        }
+    }
 
     #[test]
     fn targets_of_others_and_targets_that_were_written_to_are_left_alone() {
