@@ -201,6 +201,12 @@ impl Place {
         assert_eq!(verdict, Ok(()));
     }
 
+    /// Runs a shell line; returns the first line of what [`run`](Self::run) does.
+    pub(crate) fn first_line(&self, line: &str) -> String {
+        let text = self.run(line);
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+
     /// Runs a shell line; returns standard output, standard error and exit code as a transcript
     /// shows them.
     pub(crate) fn run(&self, line: &str) -> String {

@@ -159,14 +159,7 @@ fn keys_are_changed_by_the_command() {
         "zfs change-key -o compression=on tank/a",
         "Only keyformat, keylocation and pbkdf2iters may be set with this command.",
     );
-    let first = |line: &str| {
-        place
-            .run(line)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let first = |line: &str| place.first_line(line);
     assert_eq!(
         first("zfs change-key -i -o keyformat=raw tank/a"),
         "! Properties not allowed for inheriting"

@@ -186,14 +186,7 @@ fn keys_come_with_shares_and_go_with_mounts() {
 #[test]
 fn options_of_keys_are_checked_in_the_words_of_openzfs() {
     let place = Place::new();
-    let first = |line: &str| {
-        place
-            .run(line)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let first = |line: &str| place.first_line(line);
     assert_eq!(
         first("zfs load-key"),
         "! Missing dataset argument or -a option"

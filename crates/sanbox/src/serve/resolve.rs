@@ -1,5 +1,6 @@
 //! Host names of access lists, by the machine's resolver, remembered for a while.
 
+use crate::names::ids_of;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,13 +28,7 @@ impl HostNames {
 /// Finds a number by the name in a file in the form of `/etc/passwd` or `/etc/group`.
 fn number_of(path: &str, name: &str) -> Option<u32> {
     let list = std::fs::read_to_string(path).ok()?;
-    list.lines().find_map(|line| {
-        let mut parts = line.split(':');
-        if parts.next()? != name {
-            return None;
-        }
-        parts.nth(1)?.parse().ok()
-    })
+    ids_of(&list, name).find_map(|id| id.parse().ok())
 }
 
 impl nfs::Resolver for HostNames {

@@ -12,6 +12,7 @@ use super::userspace::name_of;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::out::Stream;
 use crate::cli::{Exit, Outcome, Session};
+use crate::names::ids_of;
 
 options! {
     AllowOption {
@@ -467,10 +468,7 @@ impl Usage<'_> {
             let list = std::fs::read_to_string(path).unwrap_or_default();
             match number {
                 Some(number) => name_of(&list, number).map(|_| number),
-                None => list.lines().find_map(|line| {
-                    let mut parts = line.split(':');
-                    (parts.next()? == name).then(|| parts.nth(1)?.parse().ok())?
-                }),
+                None => ids_of(&list, name).find_map(|id| id.parse().ok()),
             }
         };
         let (user, group) = (|| find("/etc/passwd"), || find("/etc/group"));

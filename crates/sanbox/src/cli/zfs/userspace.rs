@@ -9,6 +9,7 @@ use super::open;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, nice_bytes, nice_number, table};
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
+use crate::names::ids_of;
 
 options! {
     UserspaceOption {
@@ -274,10 +275,7 @@ pub(super) fn numbered(property: &str) -> String {
         "/etc/passwd"
     };
     let list = std::fs::read_to_string(list).unwrap_or_default();
-    let found = list.lines().find_map(|line| {
-        let mut parts = line.split(':');
-        (parts.next()? == name).then(|| parts.nth(1))?
-    });
+    let found = ids_of(&list, name).next();
     found.map_or_else(|| property.to_owned(), |id| format!("{prefix}{id}"))
 }
 
