@@ -244,6 +244,9 @@ mod tests {
         zfs unshare :a
         zfs allow ldugecsh
         zfs unallow ldugecsrh
+        zfs send :i:I:RsDpVvnPLeht:cwbd:SX: replicate skip-missing redact: props parsable dedup proctitle verbose dryrun \
+            large-block embed resume: compressed raw backup holds saved exclude:
+        zfs receive :o:x:dehMnuvFsAc
         zfs hold rt
         zfs holds rHp
         zfs release r

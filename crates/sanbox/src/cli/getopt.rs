@@ -5,43 +5,7 @@
 //! The caller asks for one option at a time, so that the order of options is kept and a command
 //! stops at its first mistake as OpenZFS's commands do. What follows the options is in `operands`.
 
-use super::flag::{self, Flag};
-
-/// A long option, in the older form.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Long {
-    /// Name without dashes.
-    pub(crate) name: &'static str,
-    /// Whether it takes a value.
-    pub(crate) value: bool,
-}
-
-/// One option as given, in the older form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Opt {
-    /// A letter, with its value when it takes one.
-    Short(char, Option<String>),
-    /// A long option, by its full name.
-    Long(&'static str, Option<String>),
-}
-
-/// The options of a getopt string, as declarations.
-pub(crate) fn from_letters(letters: &str, longs: &[Long]) -> Vec<Flag> {
-    let mut flags: Vec<Flag> = Vec::new();
-    for letter in letters.trim_start_matches(':').chars() {
-        match flags.last_mut() {
-            Some(last) if letter == ':' => last.value = Some("value"),
-            _ => flags.push(flag::short(letter, "")),
-        }
-    }
-    let valued = |long: &Long| long.value.then_some("value");
-    flags.extend(
-        longs
-            .iter()
-            .map(|long| flag::long(long.name, valued(long), "")),
-    );
-    flags
-}
+use super::flag::Flag;
 
 /// One option as given.
 #[derive(Clone, Debug, PartialEq, Eq)]

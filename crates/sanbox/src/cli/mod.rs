@@ -29,8 +29,8 @@ use engine::EngineError;
 
 use crate::appliance::Appliance;
 pub(crate) use crate::names::pool_part;
-use command::{Command, Declared, Entry, Flag, Table, entries};
-use getopt::{Getopt, Given, Long, Opt};
+use command::{Command, Declared, Entry, Table, entries};
+use getopt::{Getopt, Given};
 use input::Input;
 use out::{Out, OutputClosed};
 
@@ -187,43 +187,13 @@ impl Session {
         self.each_option(arguments, |_, _| Ok(()))
     }
 
-    /// Reads options by a getopt string, for commands whose options are not declared yet.
-    pub(crate) fn options(
-        &self,
-        arguments: &[String],
-        letters: &str,
-        longs: &[Long],
-        mut take: impl FnMut(&Self, Opt) -> Outcome,
-    ) -> Result<Vec<String>, Exit> {
-        let flags = getopt::from_letters(letters, longs);
-        self.each_of(&flags, arguments, |session, given| {
-            let flag = flags[given.index];
-            take(
-                session,
-                match (flag.short, flag.long) {
-                    (Some(letter), _) => Opt::Short(letter, given.value),
-                    (None, name) => Opt::Long(name.unwrap_or_default(), given.value),
-                },
-            )
-        })
-    }
-
     /// Reads options as they are declared, one after another.
     pub(crate) fn each_option(
         &self,
         arguments: &[String],
-        take: impl FnMut(&Self, Given) -> Outcome,
-    ) -> Result<Vec<String>, Exit> {
-        self.each_of(self.command.flags, arguments, take)
-    }
-
-    fn each_of(
-        &self,
-        flags: &[Flag],
-        arguments: &[String],
         mut take: impl FnMut(&Self, Given) -> Outcome,
     ) -> Result<Vec<String>, Exit> {
-        let mut options = Getopt::new(arguments, flags);
+        let mut options = Getopt::new(arguments, self.command.flags);
         if self.caller.environment.contains_key("POSIXLY_CORRECT") {
             options = options.ending_at_operands();
         }

@@ -13,7 +13,6 @@ mod mount;
 mod receive;
 mod send;
 mod snapshot;
-mod streams;
 mod unsupported;
 mod upgrade;
 mod userspace;
@@ -64,8 +63,8 @@ pub(crate) const TABLE: Table = &[
         entry!(mount::UNSHARE, mount::unshare),
     ],
     &[
-        entry!(streams::SEND, send::run),
-        entry!(streams::RECEIVE, receive::run),
+        entry!(send::SEND, send::run),
+        entry!(receive::RECEIVE, receive::run),
     ],
     &[entry!(allow::ALLOW, allow::allow)],
     &[entry!(allow::UNALLOW, allow::unallow)],

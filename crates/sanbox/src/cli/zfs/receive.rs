@@ -5,8 +5,41 @@
 use engine::property::{Attribute, Property, is_user_property};
 use engine::{EngineError, ReceiveNote, ReceiveRequest};
 
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    ReceiveOption {
+        Set(String) = valued('o', "PROPERTY=VALUE", "set it, whatever the stream says; origin=SNAPSHOT: the clone's origin"),
+        Exclude(String) = valued('x', "PROPERTY", "leave it as it is here, whatever the stream says"),
+        WithoutPool = short('d', "append the name that was sent, without its pool, to that of the file system"),
+        LastElement = short('e', "append the last element of the name that was sent"),
+        WithoutHolds = short('h', "without the holds of the stream"),
+        Unmount = short('M', "unmount what is in the way; nothing is"),
+        DryRun = short('n', "receive nothing; with -v, print what would be"),
+        NoMount = short('u', "do not mount what is received"),
+        Verbose = short('v', "print what is received, and how fast"),
+        Force = short('F', "roll back to the newest snapshot first; of a replication stream, destroy what it lacks"),
+        Resumable = short('s', "keep what was received when the stream breaks off: receive_resume_token"),
+        Abort = short('A', "destroy what such a receive has kept"),
+        Heal = short('c', "repair damaged blocks of a snapshot that exists"),
+    }
+}
+
+/// The declaration of `zfs receive`.
+pub(super) const RECEIVE: Command = Command {
+    name: "receive",
+    aliases: &["recv"],
+    summary: "make snapshots of a stream",
+    usage: "\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ...\n\
+         \t    <filesystem|volume|snapshot>\n\
+         \treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ... \n\
+         \t    [-d | -e] <filesystem>\n\
+         \treceive -A <filesystem|volume>\n",
+    flags: ReceiveOption::FLAGS,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
 
 #[derive(Default)]
 struct Options {
@@ -20,7 +53,7 @@ struct Options {
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let operands = session.options(arguments, "o:x:dehMnuvFsAc", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         take(session, option, &mut options)
     })?;
     let target = match operands.as_slice() {
@@ -40,31 +73,22 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     receive(session, &options).await
 }
 
-fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
-    let Opt::Short(letter, value) = option else {
-        return Ok(());
-    };
+fn take(session: &Session, option: ReceiveOption, options: &mut Options) -> Outcome {
     let request = &mut options.request;
-    match letter {
-        'F' => request.force = true,
-        's' => request.resumable = true,
-        'n' => request.dry_run = true,
-        'h' => request.without_holds = true,
-        'v' => options.verbose = true,
-        'u' => options.no_mount = true,
-        'A' => options.abort = true,
-        'd' | 'e' => {
-            if (letter == 'd' && request.last_element) || (letter == 'e' && request.without_pool) {
-                return Err(
-                    session.misuse("invalid option combination: -d and -e are mutually exclusive")
-                );
-            }
-            request.without_pool |= letter == 'd';
-            request.last_element |= letter == 'e';
-        }
-        'o' => {
-            let value = value.unwrap_or_default();
-            let Some((name, value)) = value.split_once('=') else {
+    match option {
+        ReceiveOption::Force => request.force = true,
+        ReceiveOption::Resumable => request.resumable = true,
+        ReceiveOption::DryRun => request.dry_run = true,
+        ReceiveOption::WithoutHolds => request.without_holds = true,
+        ReceiveOption::Verbose => options.verbose = true,
+        ReceiveOption::NoMount => options.no_mount = true,
+        ReceiveOption::Abort => options.abort = true,
+        ReceiveOption::WithoutPool if request.last_element => return Err(exclusive(session)),
+        ReceiveOption::WithoutPool => request.without_pool = true,
+        ReceiveOption::LastElement if request.without_pool => return Err(exclusive(session)),
+        ReceiveOption::LastElement => request.last_element = true,
+        ReceiveOption::Set(setting) => {
+            let Some((name, value)) = setting.split_once('=') else {
                 return Err(session.misuse("missing '=' for property=value argument"));
             };
             check_once(session, options, name)?;
@@ -76,8 +100,7 @@ fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
                 set.push((name.to_owned(), value.to_owned()));
             }
         }
-        'x' => {
-            let name = value.unwrap_or_default();
+        ReceiveOption::Exclude(name) => {
             if name.contains('=') {
                 return Err(session.misuse("invalid property name"));
             }
@@ -86,12 +109,16 @@ fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
             options.request.overrides.excluded.push(name);
         }
         // Mounts are never in the way: what is open is read anew.
-        'M' => {}
-        other => {
-            options.unsupported.get_or_insert(other);
+        ReceiveOption::Unmount => {}
+        ReceiveOption::Heal => {
+            options.unsupported.get_or_insert('c');
         }
     }
     Ok(())
+}
+
+fn exclusive(session: &Session) -> Exit {
+    session.misuse("invalid option combination: -d and -e are mutually exclusive")
 }
 
 fn check_once(session: &Session, options: &Options, name: &str) -> Outcome {

@@ -9,8 +9,8 @@ use engine::stream::{NvList, SendOptions, SendResume, package_end, unpack_token}
 use engine::{EngineError, PoolHandle, PropertyQuery, SendPackageRequest, SendPlan, SendRequest};
 
 use super::open;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{clock, nice_bytes, nice_number};
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::out::Stream;
 use crate::cli::zstream::nvlist;
 use crate::cli::{Exit, Outcome, Session};
@@ -18,30 +18,45 @@ use crate::cli::{Exit, Outcome, Session};
 /// How often the progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-const LONGS: &[Long] = &[
-    long("replicate", false),
-    long("skip-missing", false),
-    long("redact", true),
-    long("props", false),
-    long("parsable", false),
-    long("dedup", false),
-    long("proctitle", false),
-    long("verbose", false),
-    long("dryrun", false),
-    long("large-block", false),
-    long("embed", false),
-    long("resume", true),
-    long("compressed", false),
-    long("raw", false),
-    long("backup", false),
-    long("holds", false),
-    long("saved", false),
-    long("exclude", true),
-];
-
-const fn long(name: &'static str, value: bool) -> Long {
-    Long { name, value }
+options! {
+    SendOption {
+        From(String) = valued('i', "SNAPSHOT|BOOKMARK", "only what changed since it"),
+        FromAll(String) = valued('I', "SNAPSHOT", "what changed since it, with every snapshot between"),
+        Replicate = both('R', "replicate", None, "with the datasets below, their snapshots and properties"),
+        SkipMissing = both('s', "skip-missing", None, "with -R: pass over datasets below that lack the snapshot"),
+        Dedup = both('D', "dedup", None, "accepted; streams are not deduplicated any more"),
+        Props = both('p', "props", None, "with properties"),
+        Backup = both('b', "backup", None, "with the properties that were received, not those set here"),
+        Holds = both('h', "holds", None, "with holds"),
+        Verbose = both('v', "verbose", None, "print the sizes, and every second what is sent"),
+        ProcTitle = both('V', "proctitle", None, "print the sizes; the title of the process stays"),
+        DryRun = both('n', "dryrun", None, "send nothing; with -v or -P, print the sizes"),
+        Parsable = both('P', "parsable", None, "print the sizes, exactly, with tabs between the columns"),
+        LargeBlocks = both('L', "large-block", None, "blocks above 128 KiB as they are"),
+        Embed = both('e', "embed", None, "blocks embedded in their block pointers as they are"),
+        Compressed = both('c', "compressed", None, "blocks compressed as they are on the disks"),
+        Raw = both('w', "raw", None, "blocks of encrypted datasets as they are on the disks; no key is needed"),
+        Resume(String) = both('t', "resume", Some("TOKEN"), "the rest of a stream whose receive was interrupted"),
+        Redact(String) = both('d', "redact", Some("BOOKMARK"), "without what the redaction bookmark leaves out"),
+        Saved = both('S', "saved", None, "what a receive that was interrupted has so far"),
+        Exclude(String) = both('X', "exclude", Some("DATASET,..."), "with -R: without these and what is below them"),
+    }
 }
+
+/// The declaration of `zfs send`.
+pub(super) const SEND: Command = Command {
+    name: "send",
+    summary: "write snapshots as a stream",
+    usage: "\tsend [-DLPbcehnpsVvw] [-i|-I snapshot]\n\
+         \t     [-R [-X dataset[,dataset]...]]     <snapshot>\n\
+         \tsend [-DnVvPLecw] [-i snapshot|bookmark] <filesystem|volume|snapshot>\n\
+         \tsend [-DnPpVvLec] [-i bookmark|snapshot] --redact <bookmark> <snapshot>\n\
+         \tsend [-nVvPe] -t <receive_resume_token>\n\
+         \tsend [-PnVv] --saved filesystem\n",
+    flags: SendOption::FLAGS,
+    words: &[Word::Snapshot],
+    ..Command::NEW
+};
 
 /// The command line as understood.
 #[derive(Default)]
@@ -62,7 +77,7 @@ struct Options {
     parsable: bool,
     dry_run: bool,
     /// The first option that we know and cannot do.
-    unsupported: Option<String>,
+    unsupported: Option<char>,
 }
 
 impl Options {
@@ -74,16 +89,13 @@ impl Options {
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let operands = session.options(
-        arguments,
-        "i:I:RsDpVvnPLeht:cwbd:SX:",
-        LONGS,
-        |session, option| take(session, option, &mut options),
-    )?;
+    let operands = session.read_options(arguments, |session, option| {
+        take(session, option, &mut options)
+    })?;
     options.verbose |= options.parsable;
-    if let Some(what) = &options.unsupported {
+    if let Some(letter) = options.unsupported {
         return Err(session.fail(format!(
-            "zfs send {what}: not supported by this version of sanbox yet"
+            "zfs send -{letter}: not supported by this version of sanbox yet"
         )));
     }
     if !options.excluded.is_empty() && !options.recursive {
@@ -310,33 +322,24 @@ async fn by_guid(pool: &PoolHandle, dataset: &str, guid: u64, bookmarks: bool) -
     }
 }
 
-fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
-    let letter = match &option {
-        Opt::Short(letter, _) => *letter,
-        Opt::Long(name, _) => letter_of(name),
-    };
-    let (Opt::Short(_, value) | Opt::Long(_, value)) = option;
-    match letter {
-        'i' | 'I' if options.from.is_some() => return Err(session.usage_only()),
-        'i' | 'I' => {
-            options.from = value;
-            options.all_between = letter == 'I';
-        }
-        'R' => options.recursive = true,
-        'p' => options.properties = true,
-        'b' => options.received_only = true,
-        'h' => options.holds = true,
-        's' => options.skip_missing = true,
-        't' => options.token = value,
-        'X' => {
-            let names = value.unwrap_or_default();
+fn take(session: &Session, option: SendOption, options: &mut Options) -> Outcome {
+    match option {
+        SendOption::From(from) => return count_from(session, options, from, false),
+        SendOption::FromAll(from) => return count_from(session, options, from, true),
+        SendOption::Replicate => options.recursive = true,
+        SendOption::Props => options.properties = true,
+        SendOption::Backup => options.received_only = true,
+        SendOption::Holds => options.holds = true,
+        SendOption::SkipMissing => options.skip_missing = true,
+        SendOption::Resume(token) => options.token = Some(token),
+        SendOption::Exclude(names) => {
             let names = names.split(',').map(str::to_owned);
             options.excluded.extend(names);
         }
-        'L' => options.stream.large_blocks = true,
-        'e' => options.stream.embedded = true,
-        'c' => options.stream.compressed = true,
-        'w' => {
+        SendOption::LargeBlocks => options.stream.large_blocks = true,
+        SendOption::Embed => options.stream.embedded = true,
+        SendOption::Compressed => options.stream.compressed = true,
+        SendOption::Raw => {
             options.stream = SendOptions {
                 large_blocks: true,
                 embedded: true,
@@ -345,46 +348,41 @@ fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
                 dry_run: false,
             };
         }
-        'n' => options.dry_run = true,
-        'P' => options.parsable = true,
-        'v' => {
+        SendOption::DryRun => options.dry_run = true,
+        SendOption::Parsable => options.parsable = true,
+        SendOption::Verbose => {
             options.verbose = true;
             options.progress = true;
         }
         // The title of a process is not ours to set: the stream comes from the daemon.
-        'V' => options.verbose = true,
-        'D' => session.out.error(
+        SendOption::ProcTitle => options.verbose = true,
+        SendOption::Dedup => session.out.error(
             "WARNING: deduplicated send is no longer supported.  A regular,\n\
              non-deduplicated stream will be generated.\n",
         ),
-        other => {
-            options.unsupported.get_or_insert(format!("-{other}"));
+        SendOption::Redact(_) => {
+            options.unsupported.get_or_insert('d');
+        }
+        SendOption::Saved => {
+            options.unsupported.get_or_insert('S');
         }
     }
     Ok(())
 }
 
-fn letter_of(long: &str) -> char {
-    match long {
-        "replicate" => 'R',
-        "skip-missing" => 's',
-        "redact" => 'd',
-        "props" => 'p',
-        "parsable" => 'P',
-        "dedup" => 'D',
-        "proctitle" => 'V',
-        "verbose" => 'v',
-        "dryrun" => 'n',
-        "large-block" => 'L',
-        "embed" => 'e',
-        "resume" => 't',
-        "compressed" => 'c',
-        "raw" => 'w',
-        "backup" => 'b',
-        "holds" => 'h',
-        "saved" => 'S',
-        _ => 'X',
+/// `-i` and `-I`, of which one is given, once.
+fn count_from(
+    session: &Session,
+    options: &mut Options,
+    from: String,
+    all_between: bool,
+) -> Outcome {
+    if options.from.is_some() {
+        return Err(session.usage_only());
     }
+    options.from = Some(from);
+    options.all_between = all_between;
+    Ok(())
 }
 
 /// The full name of what a stream counts from: `@name` and `#name` are of the dataset sent.
