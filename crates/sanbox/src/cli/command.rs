@@ -81,6 +81,44 @@ impl Command {
     pub(crate) fn is_called(&self, word: &str) -> bool {
         self.name == word || self.aliases.contains(&word)
     }
+
+    /// The usage: OpenZFS's, or one that is made of the options and operands.
+    pub(crate) fn usage_text(&self) -> String {
+        if self.usage.is_empty() {
+            self.own_usage()
+        } else {
+            self.usage.to_owned()
+        }
+    }
+
+    /// The usage of a command of our own, in a line.
+    fn own_usage(&self) -> String {
+        let mut text = format!("\tsanbox {}", self.name);
+        let plain: String = self
+            .flags
+            .iter()
+            .filter(|flag| flag.value.is_none())
+            .filter_map(|flag| flag.short)
+            .collect();
+        if !plain.is_empty() {
+            text.push_str(&format!(" [-{plain}]"));
+        }
+        for flag in self.flags {
+            match (flag.short, flag.long, flag.value) {
+                (_, Some(name), Some(value)) => text.push_str(&format!(" [--{name} {value}]")),
+                (_, Some(name), None) => text.push_str(&format!(" [--{name}]")),
+                (Some(letter), None, Some(value)) => {
+                    text.push_str(&format!(" [-{letter} {value}]"));
+                }
+                _ => {}
+            }
+        }
+        if !self.operands.is_empty() {
+            text.push_str(&format!(" {}", self.operands));
+        }
+        text.push('\n');
+        text
+    }
 }
 
 /// A command under way.

@@ -2,7 +2,6 @@
 //! in the daemon, for a client at the control socket, and in a process of its own.
 
 pub(crate) mod command;
-mod config_command;
 pub(crate) mod declare;
 pub(crate) mod flag;
 pub(crate) mod format;
@@ -11,7 +10,6 @@ pub(crate) mod help;
 pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod out;
-mod replication_command;
 pub(crate) mod sanbox;
 pub(crate) mod version;
 pub(crate) mod zfs;

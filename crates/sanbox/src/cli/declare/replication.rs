@@ -1,7 +1,7 @@
 //! The declaration of `sanbox replication`.
 
-use super::command::Command;
-use super::flag::{both, long, short};
+use super::super::command::Command;
+use super::super::flag::{both, long, short};
 
 pub(crate) const REPLICATION: Command = Command {
     name: "replication",

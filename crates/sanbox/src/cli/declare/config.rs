@@ -1,7 +1,7 @@
 //! The declarations of `sanbox config` and `sanbox console`.
 
-use super::command::Command;
-use super::flag::long;
+use super::super::command::Command;
+use super::super::flag::long;
 
 pub(crate) const CONFIG: Command = Command {
     name: "config",

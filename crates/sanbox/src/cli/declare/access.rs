@@ -1,0 +1,72 @@
+//! The declarations of the commands on users, their keys, and jobs.
+
+use super::super::command::Command;
+use super::super::flag::{long, short, valued};
+
+pub(super) const USER: Command = Command {
+    name: "user",
+    summary: "users of the console and the API, and the keys of scripts",
+    operands: "add NAME | list | passwd NAME | role NAME ROLE | delete NAME | reset-totp NAME | key create NAME | key list [NAME] | \
+         key revoke ID",
+    flags: &[
+        short(
+            'H',
+            "list, key list: without headings, columns between tabs",
+        ),
+        long(
+            "role",
+            Some("ROLE"),
+            "add, key create: owner, operator or viewer (viewer; of a key its user's)",
+        ),
+        long(
+            "password-file",
+            Some("FILE"),
+            "add, passwd: a file whose first line is the password",
+        ),
+        long("no-password", None, "add: a user who has keys only"),
+        long(
+            "expires",
+            Some("TIME"),
+            "key create: when it ends, such as 12h, 90d or 2027-06-30 (never)",
+        ),
+        long("name", Some("TEXT"), "key create: what it is for"),
+        long(
+            "dataset",
+            Some("DATASET"),
+            "key create: only for this dataset and those below it; may be given several times",
+        ),
+    ],
+    text: &[
+        "An owner may do everything, an operator changes datasets, snapshots and shares, a viewer looks. Passwords are asked for at \
+             the terminal, or are the first line of standard input: sanbox user add ann --role operator < file. A new password ends \
+             all sessions of its user.",
+        "key create prints a key alone, which is shown once: curl -H \"Authorization: Bearer $(sanbox user key create backup --role \
+             operator --expires 90d)\" https://localhost:8443/api/v1/pools. A user who is not there is made, without a password. A key \
+             has at most the role of its user, and ends with the user.",
+        "reset-totp takes away the second factor of a user who has lost it. role and delete leave at least one owner who can log in.",
+    ],
+    examples: &[
+        ("sanbox user add ann --role operator", "asks for a password"),
+        (
+            "sanbox user key create backup --role operator --expires 90d",
+            "prints a key for scripts",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const JOB: Command = Command {
+    name: "job",
+    summary: "commands given over the API, and what shells changed",
+    operands: "list | show ID | cancel ID",
+    flags: &[
+        short('H', "list: without headings, columns between tabs"),
+        valued('n', "COUNT", "list: so many, the newest first (50)"),
+    ],
+    text: &[
+        "show prints who gave the command, from where, what became of it, and the end of its output. cancel ends one that runs: sanbox \
+             job cancel 17. What it has changed until then stays.",
+    ],
+    examples: &[("sanbox job show 17", "what became of it, and its output")],
+    ..Command::NEW
+};

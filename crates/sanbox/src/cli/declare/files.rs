@@ -1,0 +1,159 @@
+//! The declarations of the commands on files of a dataset, which need no mount.
+
+use super::super::command::Command;
+use super::super::flag::{long, short, valued};
+
+const PATHS: &str = "A place in a dataset is written DATASET:/PATH, and in a snapshot DATASET@SNAP:/PATH. \
+                     Nothing needs to be mounted.";
+
+pub(super) const LS: Command = Command {
+    name: "ls",
+    summary: "list a directory of a dataset",
+    operands: "DATASET[@SNAP]:/PATH ...",
+    flags: &[
+        short('a', "also names that begin with a dot"),
+        short('l', "with type, mode, links, owner, size and time"),
+        short('d', "directories themselves, not what is in them"),
+        short('i', "with object numbers"),
+    ],
+    text: &[PATHS],
+    examples: &[("sanbox ls -l tank/home:/anna", "no mount needed")],
+    ..Command::NEW
+};
+
+pub(super) const CAT: Command = Command {
+    name: "cat",
+    summary: "write files of a dataset to standard output",
+    operands: "DATASET[@SNAP]:/PATH ...",
+    flags: &[],
+    text: &[PATHS],
+    examples: &[("sanbox cat tank/home:/anna/notes.txt", "to the terminal")],
+    ..Command::NEW
+};
+
+pub(super) const GET: Command = Command {
+    name: "get",
+    summary: "copy files, or a volume, out of a pool",
+    operands: "DATASET[@SNAP]:/PATH DEST | VOLUME[@SNAP] DEST",
+    flags: &[
+        short('r', "directories, with everything in them"),
+        short('v', "name each file"),
+        long(
+            "tar",
+            None,
+            "write a pax archive to DEST, or to standard output",
+        ),
+    ],
+    text: &[
+        PATHS,
+        "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are \
+         kept, as far as the user may set them; DEST becomes the copy of PATH. What DEST cannot hold is named, the rest is \
+         copied, and the exit code is 1.",
+        "With --tar everything is kept, whatever the destination's file system can hold: tar --xattrs --xattrs-include='*' -xf, \
+         or bsdtar, restores it. Sockets, which archives do not have, are named.",
+        "Of a volume the bytes are copied; holes stay holes.",
+    ],
+    examples: &[
+        (
+            "sanbox get tank/home:/anna/notes.txt .",
+            "one file into this directory",
+        ),
+        (
+            "sanbox get -r tank/home:/anna /srv/copy",
+            "a directory with everything in it",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const PUT: Command = Command {
+    name: "put",
+    summary: "copy files into a dataset",
+    operands: "SOURCE DATASET:/PATH",
+    flags: &[
+        short('r', "directories, with everything in them"),
+        short('v', "name each file"),
+    ],
+    text: &[
+        PATHS,
+        "With -r everything is kept as with get -r; PATH becomes the copy of SOURCE. The copy is on stable storage when the command ends.",
+    ],
+    examples: &[(
+        "sanbox put -r ./photos tank/photos:/2026",
+        "durable when the command ends",
+    )],
+    ..Command::NEW
+};
+
+pub(super) const RESTORE: Command = Command {
+    name: "restore",
+    summary: "copy files out of a snapshot back into a file system",
+    operands: "DATASET@SNAP:/PATH [DATASET:/PATH]",
+    flags: &[
+        short('f', "replace what is there"),
+        short('v', "name each file"),
+    ],
+    text: &[
+        PATHS,
+        "Directories come with everything in them; owners, permissions, times, hard links, holes and extended attributes are \
+         kept. Without a second place the files go where they were. What is there already is refused, or replaced with -f: a \
+         file when its copy is complete, while a directory keeps what the snapshot does not have. The copy is on stable storage \
+         when the command ends.",
+    ],
+    examples: &[
+        (
+            "sanbox restore tank/home@monday:/anna/letter.odt",
+            "back to where it was, if nothing is there",
+        ),
+        (
+            "sanbox restore tank/home@monday:/anna tank/home:/anna-monday",
+            "a directory with everything in it, beside what is there now",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const RM: Command = Command {
+    name: "rm",
+    summary: "remove files of a dataset",
+    operands: "DATASET:/PATH ...",
+    flags: &[
+        short('r', "directories, with everything in them"),
+        short('f', "no complaint about what is not there"),
+    ],
+    text: &[PATHS],
+    examples: &[(
+        "sanbox rm -r tank/home:/anna/tmp",
+        "a directory and everything in it",
+    )],
+    ..Command::NEW
+};
+
+pub(super) const MKDIR: Command = Command {
+    name: "mkdir",
+    summary: "make directories in a dataset",
+    operands: "DATASET:/PATH ...",
+    flags: &[
+        short('p', "with missing parents; no complaint when it exists"),
+        valued('m', "MODE", "permissions, octal (0755)"),
+    ],
+    text: &[PATHS],
+    examples: &[(
+        "sanbox mkdir -p -m 0750 tank/home:/anna/letters/2026",
+        "with its parents",
+    )],
+    ..Command::NEW
+};
+
+pub(super) const MOUNT: Command = Command {
+    name: "mount",
+    summary: "mount a dataset on this machine (FUSE)",
+    operands: "DATASET DIR",
+    flags: &[short('r', "read-only")],
+    text: &[
+        "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; \
+         other commands of the same state directory work meanwhile.",
+    ],
+    examples: &[("sanbox mount tank/home /mnt", "until it is unmounted")],
+    ..Command::NEW
+};

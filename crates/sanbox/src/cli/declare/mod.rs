@@ -1,0 +1,80 @@
+//! The declarations of our own commands, by subject.
+
+mod access;
+mod check;
+mod config;
+mod document;
+mod files;
+mod replication;
+mod serve;
+mod share;
+mod snapshot;
+mod watch;
+
+use super::command::Command;
+use super::flag::{Flag, both, long};
+
+/// Options before the command's name.
+pub(crate) const GLOBAL: &[Flag] = &[
+    long(
+        "state",
+        Some("DIR"),
+        "state directory: pool cache, configuration and control socket (also SANBOX_STATE)",
+    ),
+    both('V', "version", None, "print the version"),
+    both('h', "help", None, "print this help"),
+];
+
+/// All commands of our own, in the order that the help shows.
+pub(crate) const COMMANDS: &[Command] = &[
+    serve::SERVE,
+    serve::ZPOOL,
+    serve::ZFS,
+    files::LS,
+    files::CAT,
+    files::GET,
+    files::PUT,
+    files::RESTORE,
+    files::RM,
+    files::MKDIR,
+    files::MOUNT,
+    watch::ARCSTAT,
+    watch::ZILSTAT,
+    check::SUMS,
+    watch::TOP,
+    check::ZSTREAM,
+    check::LAB,
+    serve::TUNE,
+    share::TARGET,
+    share::STMFADM,
+    share::SBDADM,
+    share::ITADM,
+    serve::LOG,
+    access::USER,
+    access::JOB,
+    snapshot::POLICY,
+    snapshot::SNAPSHOTS,
+    replication::REPLICATION,
+    config::CONFIG,
+    config::CONSOLE,
+    share::SMB,
+    watch::ALERT,
+    watch::WHY,
+    watch::DOCTOR,
+    document::COMPLETION,
+    document::MAN,
+];
+
+/// The whole help text.
+pub(crate) fn help() -> String {
+    let mut text = "usage: sanbox [--state DIR] COMMAND ...\n\nA storage appliance whose pools are ZFS pools.\n\n".to_owned();
+    for command in COMMANDS {
+        text.push_str(&format!("  {:<12} {}\n", command.name, command.summary));
+    }
+    text.push('\n');
+    for flag in GLOBAL {
+        text.push_str(&format!("  {:<18} {}\n", flag.spelled(), flag.help));
+    }
+    text.push_str("\nCalled through links named zpool and zfs, the program is these commands.\n");
+    text
+}

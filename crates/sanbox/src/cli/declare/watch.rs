@@ -1,0 +1,169 @@
+//! The declarations of the commands that show what the appliance does, and what is wrong.
+
+use super::super::command::Command;
+use super::super::flag::{long, short, valued};
+
+pub(super) const ARCSTAT: Command = Command {
+    name: "arcstat",
+    summary: "show what the caches do",
+    operands: "[INTERVAL [COUNT]]",
+    flags: &[
+        short('a', "all columns"),
+        short('x', "the columns about lists and ghosts"),
+        short('p', "exact numbers, no heading"),
+        short('v', "say what the columns are"),
+        valued('f', "FIELD,...", "these columns"),
+        valued('s', "TEXT", "between columns, instead of two spaces"),
+    ],
+    text: &[
+        "The columns are those of OpenZFS's arcstat, for the caches of all pools together. The first line counts since the \
+         pools were opened, each further one says how many in a second of the interval.",
+        "pused and pwaste tell of blocks read ahead; x0.5%, x2% and x4% estimate the hit rate of a cache of half, twice and \
+         four times the size from a sample of the reads.",
+    ],
+    examples: &[
+        ("sanbox arcstat 1", "hits and misses, every second"),
+        (
+            "sanbox arcstat -f time,hit%,x0.5%,x2%,x4%,size 5",
+            "whether more memory would help",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const ZILSTAT: Command = Command {
+    name: "zilstat",
+    summary: "show what the intent logs do",
+    operands: "[COUNT]",
+    flags: &[
+        short('a', "each dataset for itself"),
+        short('g', "all datasets together, as without an option"),
+        short(
+            'w',
+            "say in words what the log devices do, and why one is idle",
+        ),
+        short('v', "say what the columns are"),
+        valued('d', "DATASET,...", "each of these for itself"),
+        valued('p', "POOL", "each dataset of this pool"),
+        valued('f', "FIELD,...", "these columns"),
+        valued('s', "TEXT", "between columns, instead of two spaces"),
+        valued('i', "SECONDS", "again and again, how many in a second"),
+    ],
+    text: &[
+        "The columns are those of OpenZFS's zilstat. cc is commits (fsync, synchronous writes, COMMIT), cwc the batches they \
+         were written in: commits that wait at the same time share one. ic is records written to the log; of those, writes are \
+         idc with their data (idb bytes) and iic with a pointer to their block (iib bytes). imnc and imsc are log blocks on the \
+         devices of the data and on log devices, imnw and imsw the bytes written to them. cec and csc count commits that waited \
+         for a transaction group since a device failed the log, or there was no room for it.",
+    ],
+    examples: &[
+        ("sanbox zilstat -a -i 1", "every second, by dataset"),
+        (
+            "sanbox zilstat -f cc,cwc,imsc,tes%",
+            "how many commits share a write, and how full log blocks are",
+        ),
+        ("sanbox zilstat -w", "why the log device is idle, in words"),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const TOP: Command = Command {
+    name: "top",
+    summary: "watch devices, caches and requests live",
+    operands: "",
+    flags: &[
+        short(
+            'b',
+            "no terminal control; one screen, or as many as -n says",
+        ),
+        valued('I', "SECONDS", "between screens (1)"),
+        valued('n', "COUNT", "end after so many screens"),
+    ],
+    text: &[
+        "Devices are shown as FreeBSD's gstat shows them: operations in the queue, a second, kilobytes, milliseconds each. \
+         Below, for each dataset and client: requests, how many had to wait, how long, and for what: queue and device (the \
+         disks), cache (a block another request was reading), log, flush, throttle (too much dirty data), txg, lock, compute.",
+    ],
+    examples: &[
+        ("sanbox top", "until ^C"),
+        ("sanbox top -b -I 5", "five seconds, as text"),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const ALERT: Command = Command {
+    name: "alert",
+    summary: "what is wrong, what it means for the data, and what to do",
+    operands: "list | mute ID | acknowledge ID | reopen ID | test [CHANNEL] | checks",
+    flags: &[
+        short('a', "list: also those that are over"),
+        short('H', "list, checks: without headings, columns between tabs"),
+        long(
+            "for",
+            Some("TIME"),
+            "mute: for so long, such as 8h (until it is over)",
+        ),
+    ],
+    text: &[
+        "The daemon checks pools, disks, capacity and its forecast, scrubs, jobs, the certificate, the clock, memory and the state \
+         directory. There is one alert for a cause, however often it shows. mute ends telling people of one: sanbox alert mute 3 --for 8h.",
+        "People are told by mail, web services and syslog, set under [alerts] in sanbox.toml. sanbox alert test tries them out; checks \
+         shows when each check ran last, and how the channels do.",
+    ],
+    examples: &[
+        ("sanbox alert list", "what is wrong, and what to do"),
+        ("sanbox alert mute 3 --for 8h", "nobody is told of it today"),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const WHY: Command = Command {
+    name: "why",
+    summary: "say why requests were slow",
+    operands: "",
+    flags: &[
+        long(
+            "at",
+            Some("TIME"),
+            "around this time: 14:05, '2026-11-25 14:05:30', or 10m (ago); without it the last minute",
+        ),
+        long("for", Some("TIME"), "how long a time to look at (60s)"),
+        long("client", Some("ADDRESS"), "only requests of this client"),
+        long(
+            "dataset",
+            Some("DATASET"),
+            "only requests to this dataset and those below it",
+        ),
+        short('j', "as JSON"),
+    ],
+    text: &[
+        "Names the cause: a slow or hung disk, a full pool, a log device that is gone, writers that are faster than the disks, a cache \
+         that is too small, one client that takes most, synchronous writes without a log device, a scrub, a table of deduplicated \
+         blocks that does not fit, the network. Behind it stands what requests waited for, as in 'sanbox top'.",
+        "'sanbox serve' keeps each second for an hour, each 10 s for a day and each 5 min for 30 days, in history.db of the state directory.",
+    ],
+    examples: &[
+        (
+            "sanbox why --at 14:05",
+            "what was slow around that time, and why",
+        ),
+        (
+            "sanbox why --client 192.0.2.7 --for 10m",
+            "the last ten minutes of one client",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const DOCTOR: Command = Command {
+    name: "doctor",
+    summary: "look for trouble and say what to do",
+    operands: "",
+    flags: &[],
+    text: &[
+        "Checks the state directory, the daemon, the pools and their devices, the shares, and what this machine allows. Exits 1 \
+         when something needs attention.",
+    ],
+    examples: &[("sanbox doctor", "what is wrong, and what to do about it")],
+    ..Command::NEW
+};
