@@ -4,51 +4,48 @@
 //! Users are changed in the database first: what was answered holds after a restart. Sessions and setup links are stored where that
 //! is possible, and hold for this run where it is not. Passwords are kept as argon2id hashes, secrets as SHA-256 hashes.
 
+mod error;
 mod keys;
+mod password;
+mod session;
 mod totp;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use argon2::password_hash::phc::PasswordHash;
-use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use rusqlite::params;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
 use crate::attempts::Attempts;
-use crate::database::{self, Database, DatabaseError, Opened};
+use crate::database::{self, Database, Opened};
 use crate::secret::{self, SecretHash};
 
+pub use error::AccountError;
+use error::no_secret;
 use keys::ApiKey;
 pub use keys::{KeyUse, KeyView, NewKey};
+use password::{check_password, hash_password, verify_password};
+use session::Session;
+pub use session::{NewSession, SESSION_IDLE_SECONDS, SESSION_SECONDS};
 use totp::SecondFactor;
 #[cfg(test)]
 pub(crate) use totp::code_of_base32;
 pub use totp::{Enrolment, SecondFactorState};
 
-/// Seconds without a request after which a session ends (OWASP ASVS 4.0, 3.3.2).
-pub const SESSION_IDLE_SECONDS: u64 = 30 * 60;
-/// Seconds after which a session ends in any case.
-pub const SESSION_SECONDS: u64 = 12 * 3600;
 /// Characters of a password, at least (OWASP ASVS 4.0, 2.1.1).
 pub const PASSWORD_CHARACTERS_MIN: usize = 12;
 /// Bytes of a password, at most.
 pub const PASSWORD_BYTES_MAX: usize = 256;
-/// Sessions of one user; for one more the oldest ends.
-const SESSIONS_OF_USER_MAX: usize = 32;
 /// Users.
 const USERS_MAX: usize = 1000;
 /// Setup links that are valid at a time: those of the last starts.
 const SETUP_TOKENS_MAX: usize = 8;
 /// Passwords hashed at a time: each takes 19 MiB and a processor for some time.
 const HASHINGS_MAX: usize = 2;
-/// How long a log-in waits for its turn.
-const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The use of a session is stored no more often than this, in seconds.
 const USE_STORED_SECONDS: u64 = 60;
 
@@ -84,100 +81,12 @@ impl Role {
     }
 }
 
-/// Why a request about accounts failed.
-#[derive(Debug, thiserror::Error)]
-pub enum AccountError {
-    /// The setup link was used already, or was never valid.
-    #[error(
-        "this setup link is not valid: 'sanbox serve' prints a new one at its next start while there is no owner"
-    )]
-    SetupToken,
-    /// Wrong name or wrong password.
-    #[error("wrong name or password")]
-    Credentials,
-    /// Name and password are right, and the user has a second factor.
-    #[error("the code of the authenticator is needed, or a recovery code")]
-    SecondFactorNeeded,
-    /// The code is not the one of this moment, or was used already.
-    #[error("this code is not valid: it may be too old, or the clocks differ")]
-    SecondFactor,
-    /// There is a second factor already.
-    #[error("'{0}' has a second factor already: remove it first")]
-    SecondFactorExists(String),
-    /// There is none.
-    #[error("'{0}' has no second factor")]
-    SecondFactorMissing(String),
-    /// What was asked for a key is more than its user may, or makes no sense.
-    #[error("{0}")]
-    Key(String),
-    /// Too many log-ins failed.
-    #[error("too many log-ins failed: try again in {0} s")]
-    Wait(u64),
-    /// Too many log-ins at a time.
-    #[error("too many log-ins at once: try again")]
-    Busy,
-    /// The name is none.
-    #[error(
-        "a name has 1 to 32 of the characters a-z, 0-9, '.', '_' and '-', and begins with a letter"
-    )]
-    Name,
-    /// The password is too short or too long.
-    #[error(
-        "a password has at least {PASSWORD_CHARACTERS_MIN} characters and at most {PASSWORD_BYTES_MAX} bytes"
-    )]
-    Password,
-    /// There is such a user.
-    #[error("user '{0}' exists already")]
-    Exists(String),
-    /// There is no such user.
-    #[error("there is no user '{0}'")]
-    Missing(String),
-    /// One owner must be left.
-    #[error("'{0}' is the only owner")]
-    LastOwner(String),
-    /// No more users.
-    #[error("there are {USERS_MAX} users already")]
-    Full,
-    /// The change cannot be stored.
-    #[error("{0}")]
-    Database(#[from] DatabaseError),
-    /// The kernel gives no random bytes, or the hash cannot be made.
-    #[error("no secret can be made: {0}")]
-    Secret(String),
-}
-
 #[derive(Clone, Debug)]
 struct User {
     role: Role,
     /// PHC string of argon2id; empty when no password lets the user in.
     password: String,
     created: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Session {
-    user: String,
-    csrf: String,
-    created: u64,
-    used: u64,
-    /// `used` as it is in the database.
-    stored: u64,
-}
-
-impl Session {
-    fn is_over(&self, now: u64) -> bool {
-        now.saturating_sub(self.used) >= SESSION_IDLE_SECONDS
-            || now.saturating_sub(self.created) >= SESSION_SECONDS
-    }
-}
-
-/// A session that has just begun.
-#[derive(Clone, Debug)]
-pub struct NewSession {
-    /// What the client shows from now on.
-    pub secret: String,
-    /// The session.
-    pub session: SessionUser,
 }
 
 /// The user of a session.
@@ -410,60 +319,10 @@ impl Accounts {
         Err(AccountError::Credentials)
     }
 
-    /// Returns the user of the session with this secret, and counts the use; `None` when it has ended or never was.
-    #[must_use]
-    pub fn session(&self, secret: &str, now: u64) -> Option<SessionUser> {
-        let hash = secret::hash(secret);
-        let mut tables = self.tables();
-        let session = tables.sessions.get_mut(&hash)?;
-        if session.is_over(now) {
-            tables.sessions.remove(&hash);
-            self.forget_session(hash);
-            return None;
-        }
-        session.used = now.max(session.used);
-        if session.used - session.stored >= USE_STORED_SECONDS {
-            let used = session.used;
-            session.stored = used;
-            self.database.record(move |sql| {
-                sql.execute(
-                    "UPDATE session SET used = ?2 WHERE hash = ?1",
-                    params![hash, used],
-                )
-                .map(|_| ())
-            });
-        }
-        let (name, csrf) = (session.user.clone(), session.csrf.clone());
-        let role = tables.users.get(&name)?.role;
-        Some(SessionUser {
-            name,
-            role,
-            csrf,
-            session: hash,
-            key: None,
-        })
-    }
-
-    /// Whether a session goes on, or a key is valid; this does not count as a use of it.
-    #[must_use]
-    pub fn is_current(&self, session: SecretHash, now: u64) -> bool {
-        let tables = self.tables();
-        let key = tables.keys.get(&session);
-        let session = tables.sessions.get(&session);
-        session.is_some_and(|session| !session.is_over(now))
-            || key.is_some_and(|key| !key.is_over(now))
-    }
-
     /// Returns the role of a user.
     #[must_use]
     pub fn role(&self, name: &str) -> Option<Role> {
         self.tables().users.get(name).map(|user| user.role)
-    }
-
-    /// Ends a session.
-    pub fn log_out(&self, session: SecretHash) {
-        self.tables().sessions.remove(&session);
-        self.forget_session(session);
     }
 
     /// Lists the users in the order of their names.
@@ -661,76 +520,6 @@ impl Accounts {
         Ok(())
     }
 
-    fn begin_session(&self, name: &str, now: u64) -> Result<NewSession, AccountError> {
-        let secret = secret::generate().map_err(no_secret)?;
-        let hash = secret::hash(&secret);
-        let session = Session {
-            user: name.to_owned(),
-            csrf: secret::derived(&secret, "csrf"),
-            created: now,
-            used: now,
-            stored: now,
-        };
-        let mut tables = self.tables();
-        let Some(role) = tables.users.get(name).map(|user| user.role) else {
-            return Err(AccountError::Credentials);
-        };
-        let over = |(hash, session): (&SecretHash, &Session)| session.is_over(now).then_some(*hash);
-        let mut ended: Vec<SecretHash> = tables.sessions.iter().filter_map(over).collect();
-        let own = tables
-            .sessions
-            .iter()
-            .filter(|(hash, session)| session.user == name && !ended.contains(hash));
-        let mut own: Vec<(u64, SecretHash)> =
-            own.map(|(hash, session)| (session.used, *hash)).collect();
-        own.sort_unstable();
-        let beyond = (own.len() + 1).saturating_sub(SESSIONS_OF_USER_MAX);
-        ended.extend(own.iter().take(beyond).map(|(_, hash)| *hash));
-        for hash in ended {
-            tables.sessions.remove(&hash);
-            self.forget_session(hash);
-        }
-        tables.sessions.insert(hash, session.clone());
-        let csrf = session.csrf.clone();
-        self.database.record(move |sql| {
-            sql.execute(
-                "INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?4)",
-                params![hash, session.user, session.csrf, now],
-            )
-            .map(|_| ())
-        });
-        Ok(NewSession {
-            secret,
-            session: SessionUser {
-                name: name.to_owned(),
-                role,
-                csrf,
-                session: hash,
-                key: None,
-            },
-        })
-    }
-
-    fn forget_session(&self, hash: SecretHash) {
-        self.database.record(move |sql| {
-            sql.execute("DELETE FROM session WHERE hash = ?1", [hash])
-                .map(|_| ())
-        });
-    }
-
-    /// Runs work that costs memory and time on a thread of its own, a few at a time.
-    async fn hashing<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, AccountError> {
-        let turn = tokio::time::timeout(HASHING_TIMEOUT, self.hashings.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
-            return Err(AccountError::Busy);
-        };
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| AccountError::Secret(error.to_string()))
-    }
-
     fn tables(&self) -> MutexGuard<'_, AccountTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -803,32 +592,9 @@ fn check_name(name: &str) -> Result<(), AccountError> {
     }
 }
 
-fn check_password(password: &str) -> Result<(), AccountError> {
-    if password.chars().count() >= PASSWORD_CHARACTERS_MIN && password.len() <= PASSWORD_BYTES_MAX {
-        Ok(())
-    } else {
-        Err(AccountError::Password)
-    }
-}
-
-fn hash_password(password: &str) -> Result<String, AccountError> {
-    let salt = secret::random::<16>().map_err(no_secret)?;
-    let hash = Argon2::default().hash_password_with_salt(password.as_bytes(), &salt);
-    let hash: PasswordHash = hash.map_err(|error| AccountError::Secret(error.to_string()))?;
-    Ok(hash.to_string())
-}
-
-fn verify_password(password: &str, stored: &str) -> bool {
-    let verify = |stored| Argon2::default().verify_password(password.as_bytes(), &stored);
-    PasswordHash::new(stored).is_ok_and(|stored| verify(stored).is_ok())
-}
-
-fn no_secret(error: std::io::Error) -> AccountError {
-    AccountError::Secret(error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::session::SESSIONS_OF_USER_MAX;
     use super::*;
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
