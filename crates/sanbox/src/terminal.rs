@@ -1,35 +1,26 @@
 //! Passwords that are typed: the terminal does not show them.
 
-use std::io::IsTerminal as _;
-use std::process::{Command, Stdio};
+use manage::terminal::SilentTerminal;
 
 /// A terminal that does not show what is typed, until this is dropped.
-pub(crate) struct HiddenInput;
+pub(crate) struct HiddenInput {
+    _silent: SilentTerminal,
+}
 
 impl HiddenInput {
     /// Asks for a password at the terminal, if standard input is one; the command reads the answer.
     pub(crate) fn ask(arguments: &[String]) -> Option<Self> {
-        if !manage::control::asks_password(arguments) || !std::io::stdin().is_terminal() {
+        if !manage::control::asks_password(arguments) {
             return None;
         }
-        stty("-echo");
+        let silent = SilentTerminal::begin()?;
         eprint!("Password: ");
-        Some(Self)
+        Some(Self { _silent: silent })
     }
 }
 
 impl Drop for HiddenInput {
     fn drop(&mut self) {
-        stty("echo");
         eprintln!();
     }
-}
-
-/// Changes a setting of the terminal. Without the command what is typed is shown.
-fn stty(setting: &str) {
-    let _ = Command::new("stty")
-        .arg(setting)
-        .stdin(Stdio::inherit())
-        .stderr(Stdio::null())
-        .status();
 }
