@@ -138,7 +138,7 @@ impl Place {
             .any(|line| self.log().contains(line))
         {
             assert!(
-                began.elapsed() < Duration::from_secs(60),
+                began.elapsed() < Duration::from_secs(120),
                 "no daemon: {}",
                 self.log()
             );

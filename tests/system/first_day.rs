@@ -106,7 +106,7 @@ fn rpcinfo_lists_what_is_served() {
     place.run("truncate -s 128M a; zpool create tank $PWD/a; zfs create -o sharenfs=rw tank/fs");
     let said = place.run(
         "unshare -n sh -c 'ip link set lo up; sanbox serve --listen 127.0.0.1 --nbd-port 0 --https-port 0 2>log & \
-         for try in $(seq 200); do grep -q ready log && break; sleep 0.1; done; \
+         for try in $(seq 1200); do grep -qs ready log && break; sleep 0.1; done; \
          rpcinfo -p 127.0.0.1 | tr -s \" \"; rpcinfo -T tcp 127.0.0.1 nfs 3; rpcinfo -T tcp 127.0.0.1 nfs 4; \
          rpcinfo -T tcp 127.0.0.1 mountd 3; kill $!; wait $!'",
     );
@@ -239,7 +239,7 @@ fn an_end_says_what_it_waits_for() {
     signal(pid, "-TERM");
     let began = Instant::now();
     let waits = "still waiting for mounts to be released and pools to be written out: 'tank' (";
-    while !place.log().contains(waits) && began.elapsed() < Duration::from_secs(20) {
+    while !place.log().contains(waits) && began.elapsed() < Duration::from_secs(120) {
         std::thread::sleep(Duration::from_millis(50));
     }
     signal(below.pid(), "-CONT");

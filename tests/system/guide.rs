@@ -36,8 +36,8 @@ const PROGRAMS: &[&str] = &[
     "zpool",
 ];
 
-/// How long an endless command runs.
-const ENDLESS: Duration = Duration::from_secs(4);
+/// How long an endless command runs, and once more when it said nothing in that time.
+const ENDLESS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(60)];
 
 /// Returns the commands of a page: indented lines, without remarks, continued lines as one.
 fn commands(page: &str) -> Vec<String> {
@@ -84,18 +84,26 @@ fn put_in(rules: &[(String, String)], command: &str) -> String {
 
 /// Runs a line; returns what is wrong with how it went.
 fn run(place: &Place, line: &str, endless: bool) -> Option<String> {
-    let limit = ENDLESS.as_secs();
-    let line = if endless {
-        format!("timeout {limit} {line}")
-    } else {
-        line.to_owned()
-    };
+    if !endless {
+        return run_once(place, line, false);
+    }
+    let mut wrong = None;
+    for limit in ENDLESS {
+        wrong = run_once(place, &format!("timeout {} {line}", limit.as_secs()), true);
+        if wrong.is_none() {
+            break;
+        }
+    }
+    wrong
+}
+
+fn run_once(place: &Place, line: &str, endless: bool) -> Option<String> {
     let script = format!(
         "set -a; . ./.variables 2>/dev/null\n{line}\nended=$?; declare -px >.variables; exit $ended"
     );
     let mut command = place.command("timeout");
     command
-        .args(["120", "bash", "-c", &script])
+        .args(["300", "bash", "-c", &script])
         .env("GOLDEN", tests::root().join("tests/golden"));
     let output = command.output().expect("a shell");
     let said = [output.stdout.as_slice(), &output.stderr].concat();

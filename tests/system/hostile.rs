@@ -68,7 +68,7 @@ impl Served {
         assert_eq!(client.write(&file, 0, &data, 2), 0, "writing {name}");
         assert!(client.read(&file, 0, 1 << 20) == Ok(data), "reading {name}");
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(20), "{name} took {took:?}");
+        assert!(took < Duration::from_secs(60), "{name} took {took:?}");
         let memory = self.memory_mib();
         assert!(memory < MEMORY_MIB_MAX, "{name}: {memory} MiB");
     }
@@ -144,7 +144,7 @@ fn damaged_calls_on_a_live_share() {
         let mut client = served.client();
         client
             .stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
+            .set_read_timeout(Some(Duration::from_secs(120)))
             .expect("a time limit");
         let mut sent = 0;
         for _ in 0..22 {

@@ -10,10 +10,13 @@ use crate::cli::Place;
 use crate::console::{Browser, PASSWORD, browser, serve_with, setup_token};
 use crate::snapdir::can_mount;
 
-/// How long a call may take.
+/// How long a call may take on a machine with nothing else to do; on a slow one, [`SLOWER`] times as long as the slowest did before.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+const SLOWER: u32 = 4;
+/// How often a page that took too long is asked for again: other work of the machine may have held it up, but not each time.
+const TRIES: usize = 5;
 /// How long it may take until there is an alert.
-const ALERT_TIMEOUT: Duration = Duration::from_secs(90);
+const ALERT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Continues the daemon of the disk however the test ends: nothing that waits for it could be ended otherwise.
 struct Stopped(String);
@@ -75,20 +78,32 @@ const PAGES: &[&str] = &[
     "/healthz",
 ];
 
-/// Asks for each page; returns those that took too long, or said something else than an answer or that the pool does not answer.
-fn slow_pages(browser: &Browser<'_>) -> Vec<String> {
+/// How long the slowest of all pages takes.
+fn slowest_page(browser: &Browser<'_>) -> Duration {
+    let took = |path: &&str| {
+        let began = Instant::now();
+        browser.ask("GET", path, None);
+        began.elapsed()
+    };
+    PAGES.iter().map(took).max().unwrap_or_default()
+}
+
+/// Asks for each page; returns those that took longer than `limit`, or said something else than an answer or that the pool does not
+/// answer.
+fn slow_pages(browser: &Browser<'_>, limit: Duration) -> Vec<String> {
     let mut slow = Vec::new();
     for path in PAGES {
-        let began = Instant::now();
-        let (status, body) = browser.ask("GET", path, None);
-        let took = began.elapsed();
-        let is_answer = status == 200 || status == 503 && path.contains("hung");
-        if took > ANSWER_MAX || !is_answer {
-            slow.push(format!(
-                "{path}: {status} after {took:?}: {}",
-                body["detail"]
-            ));
-        }
+        let tries = (0..TRIES).map(|_| {
+            let began = Instant::now();
+            let (status, body) = browser.ask("GET", path, None);
+            let took = began.elapsed();
+            let is_answer = status == 200 || status == 503 && path.contains("hung");
+            (took > limit || !is_answer)
+                .then(|| format!("{path}: {status} after {took:?}: {}", body["detail"]))
+        });
+        // The last of them, if each was wrong.
+        let wrong: Option<Vec<String>> = tries.collect();
+        slow.extend(wrong.and_then(|mut wrong| wrong.pop()));
     }
     slow
 }
@@ -144,7 +159,8 @@ fn a_disk_that_never_answers_hangs_no_page_and_is_named() {
         let (status, session) = browser.ask("POST", "/api/v1/setup", Some(&owner));
         assert_eq!(status, 201, "{session}");
         browser.csrf = session["csrf"].as_str().expect("a value").to_owned();
-        assert_eq!(slow_pages(&browser), Vec::<String>::new(), "before");
+        let limit = ANSWER_MAX.max(SLOWER * slowest_page(&browser));
+        assert_eq!(slow_pages(&browser, limit), Vec::<String>::new(), "before");
         let stopped = Stopped::new(&shelf);
         // What is written waits for the disk, and so does whoever asks for what it holds.
         let mut waiting: Vec<_> = [
@@ -160,9 +176,9 @@ fn a_disk_that_never_answers_hangs_no_page_and_is_named() {
         })
         .collect();
         std::thread::sleep(Duration::from_secs(2));
-        let first = slow_pages(&browser);
+        let first = slow_pages(&browser, limit);
         let alert = alert(&browser);
-        let later = slow_pages(&browser);
+        let later = slow_pages(&browser, limit);
         let began = Instant::now();
         assert_eq!(place.run("zfs snapshot fine/fs@two"), "");
         let other = began.elapsed();
@@ -172,14 +188,15 @@ fn a_disk_that_never_answers_hangs_no_page_and_is_named() {
         }
         assert_eq!(first, Vec::<String>::new(), "at first");
         assert_eq!(later, Vec::<String>::new(), "later");
-        assert!(
-            other < Duration::from_secs(5),
-            "another pool waits: {other:?}"
-        );
+        assert!(other < 5 * limit, "another pool waits: {other:?}");
         let alert = alert.expect("an alert");
         let text = alert.to_string();
         assert!(text.contains(&disk), "the disk is not named: {text}");
-        assert_eq!(slow_pages(&browser), Vec::<String>::new(), "afterwards");
+        assert_eq!(
+            slow_pages(&browser, limit),
+            Vec::<String>::new(),
+            "afterwards"
+        );
     }
     place.stop();
     shelf.stop();

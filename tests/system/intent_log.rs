@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use checker::{FileImage, Image, Options};
 use engine::{
     CreateDataset, CreateMode, Cred, Ending, Engine, FileId, FileType, FsHandle, ImportPolicy,
-    IoBuf, PoolHandle, PoolSpec, SetAttr, SetTime, Stability, Threads, Timestamp, VdevSpec,
+    IoBuf, PoolHandle, PoolSpec, SetAttr, SetTime, Stability, Threads, Timestamp, Tuning, VdevSpec,
     XattrMode,
 };
 use serde_json::Value;
@@ -20,6 +20,9 @@ use tests::golden::Golden;
 use tests::{block_on, oracle};
 
 use crate::golden_read::{Changed, entries_as_listed, hash, hex, walk};
+
+/// Age at which a group is written: long, so that the logs hold all changes on a slow machine, too.
+const TXG_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn import(engine: &Engine, directory: &Path) -> Result<PoolHandle> {
     let found = block_on(engine.discover(vec![directory.to_path_buf()]))?;
@@ -188,6 +191,8 @@ impl World {
             [one] => VdevSpec::Single(one.clone()),
             many => VdevSpec::Mirror(many.to_vec()),
         };
+        let mut tuning = Tuning::default();
+        tuning.txg.timeout = TXG_TIMEOUT;
         let spec = PoolSpec {
             name: POOL.to_owned(),
             vdevs: vec![vdev],
@@ -196,6 +201,7 @@ impl World {
             properties: [("ashift", "12"), ("feature@zilsaxattr", "enabled")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
+            tuning,
             ..PoolSpec::default()
         };
         let pool = block_on(engine.create_pool(spec, &[]))?;
@@ -510,7 +516,7 @@ fn crash_and_replay(logs: Logs) -> Result<()> {
         let changed = [changes(&fs)?, changes(&dir)?, changes(&direct)?];
         drop((fs, dir, direct));
         world.crash()?;
-        if began.elapsed() < Duration::from_secs(4) {
+        if began.elapsed() < TXG_TIMEOUT / 2 {
             break (world, changed);
         }
         // So late on a busy machine a group has synced meanwhile, and the logs do not hold everything.

@@ -22,7 +22,7 @@ fn logged(place: &Place, words: &[&str]) -> String {
             return line.to_owned();
         }
         assert!(
-            began.elapsed() < Duration::from_secs(20),
+            began.elapsed() < Duration::from_secs(120),
             "no line with {words:?} in:\n{log}"
         );
         std::thread::sleep(Duration::from_millis(20));

@@ -94,12 +94,17 @@ fn disks_of_another_pool_are_named_as_such() {
          mkdir aside && mv a aside && mv b a",
         "",
     );
-    let began = std::time::Instant::now();
-    let shown = place.run("zpool status tank");
-    assert!(shown.contains("ZFS-8000-3C"), "{shown}");
-    assert!(shown.contains("part of pool 'lake'"), "{shown}");
-    // Devices in use are waited for, for five seconds; one of another pool is not in use.
-    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+    // Devices in use are waited for, for five seconds; one of another pool is not in use. Other work of the machine may hold up a
+    // command, but not each time.
+    let took = (0..5).map(|_| {
+        let began = std::time::Instant::now();
+        let shown = place.run("zpool status tank");
+        assert!(shown.contains("ZFS-8000-3C"), "{shown}");
+        assert!(shown.contains("part of pool 'lake'"), "{shown}");
+        began.elapsed()
+    });
+    let took = took.min().expect("of several");
+    assert!(took.as_secs() < 5, "{took:?}");
     check(&place, "mv a aside/b; truncate -s 128M a", "");
     let shown = place.run("zpool status tank");
     assert!(shown.contains("ZFS-8000-5E"), "{shown}");

@@ -11,9 +11,9 @@ use crate::cli::Place;
 use crate::snapdir::can_mount;
 
 /// No command of this test takes longer on a machine that is not stuck.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a killed process may take to be gone.
-const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
+const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the commands run before the daemon is killed, one duration a round.
 const LOADS: [Duration; 3] = [
     Duration::from_millis(700),

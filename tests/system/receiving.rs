@@ -455,7 +455,7 @@ fn a_pipe_needs_no_daemon() {
         ));
         assert_eq!(piped, format!("tank/{target}\ntank/{target}@1\n"), "{how}");
         assert!(
-            began.elapsed().as_secs() < 20,
+            began.elapsed().as_secs() < 60,
             "{how}: {:?}",
             began.elapsed()
         );

@@ -251,7 +251,7 @@ fn wait_until(place: &Place, what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(
-            start.elapsed() < Duration::from_secs(60),
+            start.elapsed() < Duration::from_secs(180),
             "{what}: {}",
             place.log()
         );
