@@ -4,6 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use serde_json::Value;
 use tests::free_port;
 
 use crate::cli::Place;
@@ -200,8 +201,71 @@ fn prometheus_finds_the_names_that_dashboards_use() {
     kinds.dedup();
     assert_eq!(kinds.len(), all);
     assert!(get("/nothing").starts_with("HTTP/1.1 404"));
+    dashboard_asks_for_what_there_is(&page);
     // One that says nothing does not keep others out.
     let _silent = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     assert!(get("/metrics").contains("node_zfs_arc_hits"));
     place.stop();
+}
+
+/// Words of the dashboard's queries that are none of metrics or labels.
+const FUNCTIONS: &[&str] = &["by", "increase", "label_values", "rate", "sum", "topk"];
+
+/// Each metric that the dashboard asks for is in the page, and some line of it has each label that the query or the legend names.
+fn dashboard_asks_for_what_there_is(page: &str) {
+    let path = tests::root().join("docs/grafana/sanbox.json");
+    let text = std::fs::read_to_string(path).expect("a dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut queries: Vec<(String, String)> = Vec::new();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for panel in list(&dashboard["panels"]) {
+        let targets = list(&panel["targets"]);
+        queries.extend(
+            targets
+                .iter()
+                .map(|target| (text(&target["expr"]), text(&target["legendFormat"]))),
+        );
+    }
+    for variable in list(&dashboard["templating"]["list"]) {
+        queries.push((text(&variable["query"]["query"]), String::new()));
+    }
+    queries.retain(|(query, _)| !query.is_empty());
+    assert!(queries.len() > 40, "{queries:?}");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+    for (query, legend) in &queries {
+        // Values of labels, in quotes, and ranges of time name nothing.
+        let outside: String = query.split('"').step_by(2).collect();
+        let outside: Vec<&str> = outside.split(['[', ']']).step_by(2).collect();
+        let outside = outside.concat();
+        let words = outside.split(|c| !is_name(c)).filter(|word| {
+            word.starts_with(|c: char| c.is_ascii_alphabetic()) && !FUNCTIONS.contains(word)
+        });
+        let (metrics, mut labels): (Vec<&str>, Vec<&str>) =
+            words.partition(|word| word.contains('_'));
+        labels.extend(
+            legend
+                .split("{{")
+                .skip(1)
+                .filter_map(|rest| rest.split("}}").next()),
+        );
+        assert!(!metrics.is_empty(), "{query}");
+        for metric in metrics {
+            assert!(
+                page.contains(&format!("\n# TYPE {metric} ")),
+                "{metric} of {query} is missing"
+            );
+            let lines = page
+                .lines()
+                .filter(|line| line.starts_with(&format!("{metric}{{")));
+            let lines: Vec<&str> = lines.collect();
+            for label in &labels {
+                let named = format!("{label}=\"");
+                assert!(
+                    lines.iter().any(|line| line.contains(&named)),
+                    "{label} of {query}: {lines:?}"
+                );
+            }
+        }
+    }
 }
