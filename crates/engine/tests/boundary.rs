@@ -1,6 +1,8 @@
 //! The engine at its own boundary: what handles answer and refuse. Method: a pool on one modelled disk, operations as data, each
 //! beside what it has to answer.
 
+mod datasets;
+
 use std::cell::RefCell;
 use std::path::PathBuf;
 
