@@ -219,6 +219,8 @@ with_zstream() {
     "$zstream" dump -v "$w/stream" >"$w/theirs" 2>&1 || { tail -5 "$w/theirs"; fail "zstream dump refuses our $how"; }
     sanbox zstream dump -v "$w/stream" >"$w/ours" 2>&1 || fail "our zstream dump refuses $how"
     cmp "$w/theirs" "$w/ours" || fail "zstream dump says something else of $how"
+    "$zstream" redup "$w/stream" >"$w/again" 2>"$w/said" || { cat "$w/said"; fail "zstream redup refuses our $how"; }
+    sanbox zstream redup "$w/stream" | cmp - "$w/again" || fail "our zstream redup makes something else of $how"
   done
   zfs send "$top/a@2" | "$zstream" recompress -l 3 zstd | zfs receive -u live/restored || fail "what zstream recompressed is not received"
   [ "$(sanbox sums live/restored@2 | sed 's,^live/restored,,')" = "$(sanbox sums "$top/a@2" | sed "s,^$top/a,,")" ] || fail "what zstream recompressed differs"

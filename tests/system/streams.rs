@@ -305,6 +305,15 @@ fn what_cannot_be_sent_is_refused() {
         misused,
         "incremental source must be in same filesystem\nusage:\n"
     );
+    let at_terminal = place.run(
+        "script -qec 'zfs send tank/a@1' /dev/null | tr -d '\\r'; script -qec 'zfs receive tank/x' /dev/null | tr -d '\\r'; \
+         script -qec 'zfs send -nP tank/a@1' /dev/null | tr -d '\\r' | cut -f 1",
+    );
+    assert_eq!(
+        at_terminal,
+        "Error: Stream can not be written to a terminal.\nYou must redirect standard output.\n\
+         Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.\nfull\nsize\n"
+    );
     // A snapshot that is being sent stays; once its reader has gone, it can be destroyed.
     let shown = place.run(
         "zfs send -nv -i @1 tank/a@2 | head -n 1 | sed 's/size is .*/size is/'; zfs send tank/a@1 | head -c 100 | wc -c; \
@@ -509,4 +518,43 @@ fn a_receive_that_is_killed_leaves_nothing() {
     assert_eq!(received, "tank\ntank/fs\ntank/fs@a\ntank/fs@b\n");
     place.stop();
     tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing wrong");
+}
+
+/// A stream of `zfs send -D`, which OpenZFS's suite brings, becomes what OpenZFS's own command makes of it, and is received; streams
+/// without references come out likewise. One that refers to nothing is refused.
+#[test]
+fn references_of_old_streams_are_resolved() {
+    let suite = Path::new("/usr/share/zfs/zfs-tests/tests/functional/rsend");
+    if Command::new("zstream").output().is_err() || !suite.is_dir() {
+        return skip("zstream redup", "zstream or zfs-test is not installed");
+    }
+    let (_directory, streams) = unpack();
+    let place = Place::new();
+    let made = place.run(&format!(
+        "truncate -s 256M disk && zpool create -O mountpoint=none tank $PWD/disk && zfs create tank/in && \
+         bzcat {0}/dedup.zsend.bz2 > dedup && tar xzf {0}/fs.tar.gz && sanbox zstream redup dedup > ours; zstream redup dedup > theirs; \
+         cmp ours theirs && zfs receive -u -d tank/in < ours && mkdir back && \
+         for part in fs fs/subfs; do sanbox get -r tank/in/$part:/ back/$part && rm -rf tar && mkdir tar && cp -a $part/. tar && \
+         rm -rf tar/subfs back/$part/subfs && diff -r tar back/$part && echo same; done",
+        suite.display()
+    ));
+    assert_eq!(made, "same\nsame\n");
+    for name in ["full-L-e-c", "R-top-r1"] {
+        let stream = named(&streams, name);
+        let compared = place.run(&format!(
+            "sanbox zstream redup {stream} > ours && zstream redup {stream} > theirs; cmp ours theirs && sanbox zstream dump ours > out && \
+             zfs receive -u tank/{name} < theirs && echo same"
+        ));
+        assert_eq!(compared, "same\n", "{name}");
+    }
+    // What the second stream of the package refers to is in the first.
+    let refused = place.run(
+        "sanbox zstream redup -v dedup 2>&1 > ours | sed 's/, using.*//'; head -c 100000 dedup > part; sanbox zstream redup part > ours; \
+         tail -c +$(($(grep -abo -m1 test/fs/subfs@snap dedup | tail -1 | cut -d: -f1) - 55)) dedup > part; sanbox zstream redup part > ours",
+    );
+    assert_eq!(
+        refused,
+        "converted stream with 152 total records, including 51 dedup records\n! the stream is cut short\n\
+         ! a record of the stream stands for a block that did not come before it\n[1]\n"
+    );
 }

@@ -20,7 +20,8 @@ mod writer;
 pub use crate::resume_token::{TokenError, unpack_token};
 pub use ondisk::stream::{
     Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,
-    StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, record_checksum,
+    StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, put_record_checksum,
+    record_checksum, stream_feature,
 };
 pub use ondisk::{NvList, NvValue};
 pub use raw_roots::ReceivedRoot;
@@ -28,7 +29,7 @@ pub use reader::{StreamError, StreamReader};
 pub use receive::Receiver;
 pub use send::{SendFrom, SendOptions, SendResume, Sender};
 pub use target::ReceiveTarget;
-pub use writer::{package_begin, package_end};
+pub use writer::{StreamSum, package_begin, package_end};
 
 use crate::error::DslError;
 

@@ -3,13 +3,45 @@
 use codec::checksum::RunningFletcher4;
 use ondisk::NvList;
 use ondisk::stream::put_record_checksum;
-use ondisk::stream::{Begin, CHECKSUM_OFFSET, ObjectExtent, StreamKind, StreamRecord, TO_THE_END};
+use ondisk::stream::{
+    Begin, CHECKSUM_OFFSET, ObjectExtent, RECORD_SIZE, StreamKind, StreamRecord, TO_THE_END,
+};
+
+/// The running checksum of a stream that is written, in little-endian order.
+#[derive(Debug, Default)]
+pub struct StreamSum(RunningFletcher4);
+
+impl StreamSum {
+    /// Returns the checksum of everything since the last BEGIN.
+    #[must_use]
+    pub fn sums(&self) -> [u64; 4] {
+        self.0.sums()
+    }
+
+    /// Puts the checksum into an encoded record, in which nothing may be changed afterwards. A BEGIN has none, and starts it anew.
+    pub fn seal(&mut self, bytes: &mut [u8; RECORD_SIZE], is_begin: bool) {
+        if is_begin {
+            self.0 = RunningFletcher4::default();
+            self.0.update(bytes);
+        } else {
+            self.0.update(&bytes[..CHECKSUM_OFFSET]);
+            put_record_checksum(bytes, self.0.sums());
+            self.0.update(&bytes[CHECKSUM_OFFSET..]);
+        }
+    }
+
+    /// Adds bytes of the payload of the last record: a multiple of four, but for the last ones.
+    pub fn payload(&mut self, bytes: &[u8]) {
+        // Bytes behind the last whole word are not summed, as in OpenZFS.
+        self.0.update(&bytes[..bytes.len() - bytes.len() % 4]);
+    }
+}
 
 /// Writes records and payloads into a buffer, which its owner empties. Adjacent frees become one record.
 #[derive(Debug, Default)]
 pub(super) struct StreamWriter {
     out: Vec<u8>,
-    sum: RunningFletcher4,
+    sum: StreamSum,
     /// A FREE or FREEOBJECTS that the next record may still lengthen.
     pending: Option<StreamRecord>,
 }
@@ -101,14 +133,8 @@ impl StreamWriter {
 
     fn put_now(&mut self, record: &StreamRecord, payload: &[u8]) {
         let mut bytes = record.encode();
-        if matches!(record, StreamRecord::Begin(_)) {
-            self.sum = RunningFletcher4::default();
-            self.sum.update(&bytes);
-        } else {
-            self.sum.update(&bytes[..CHECKSUM_OFFSET]);
-            put_record_checksum(&mut bytes, self.sum.sums());
-            self.sum.update(&bytes[CHECKSUM_OFFSET..]);
-        }
+        self.sum
+            .seal(&mut bytes, matches!(record, StreamRecord::Begin(_)));
         self.out.extend_from_slice(&bytes);
         let len = usize::try_from(record.payload_len()).expect("payloads are at most 16 MiB");
         assert!(
@@ -119,7 +145,7 @@ impl StreamWriter {
         let at = self.out.len();
         self.out.extend_from_slice(payload);
         self.out.resize(at + len, 0);
-        self.sum.update(&self.out[at..]);
+        self.sum.payload(&self.out[at..]);
     }
 }
 

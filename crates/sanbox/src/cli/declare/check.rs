@@ -24,7 +24,7 @@ pub(super) const SUMS: Command = Command {
 pub(super) const ZSTREAM: Command = Command {
     name: "zstream",
     summary: "look into a send stream",
-    operands: "dump [-vCd] [FILE]",
+    operands: "dump [-vCd] [FILE] | token TOKEN | redup [-v] FILE",
     flags: &[
         short('v', "each record on a line; said twice, the same"),
         short('C', "do not verify checksums"),
@@ -33,6 +33,8 @@ pub(super) const ZSTREAM: Command = Command {
     text: &[
         "Prints what a stream holds in the words of OpenZFS's zstream, and fails where its checksums are wrong or it ends too \
          early. Without a file it reads standard input. A link named zstream to this program is the same command.",
+        "token: what the token of an interrupted receive says. redup: a stream of 'zfs send -D' with its blocks in place of the records \
+             that refer to them, to standard output, as it can be received.",
     ],
     ..Command::NEW
 };

@@ -9,11 +9,10 @@ use engine::stream::{
 };
 
 use super::nvlist;
+use super::records::{ReadError, next_record, pieces};
 
 /// The magic number as printed.
 const MAGIC: u64 = engine::stream::MAGIC;
-/// Bytes of payload read at once: memory does not grow with what a record claims.
-const PIECE: usize = 64 << 10;
 /// Bytes of payload on a line of `-d`, and in a group of these.
 const LINE: usize = 16;
 const GROUP: usize = 4;
@@ -51,21 +50,6 @@ impl Options {
     }
 }
 
-/// Why a stream was not printed to its end.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DumpError {
-    #[error("cannot read the stream: {0}")]
-    Io(#[from] io::Error),
-    #[error("Invalid stream (bad magic number)")]
-    NotAStream,
-    #[error("Invalid stream ({0})")]
-    Malformed(StreamError),
-    #[error("invalid checksum")]
-    Checksum,
-    #[error("the stream is cut short")]
-    CutShort,
-}
-
 #[derive(Debug, Default)]
 struct Totals {
     /// By the number of the record's type: records, bytes of payload.
@@ -77,15 +61,15 @@ struct Totals {
 /// Prints the stream `input`.
 ///
 /// # Errors
-/// [`DumpError`] after the summary of what was read.
+/// [`ReadError`] after the summary of what was read.
 pub(super) fn dump(
     mut input: impl Read,
     out: &mut dyn Write,
     options: Options,
-) -> Result<(), DumpError> {
+) -> Result<(), ReadError> {
     let mut totals = Totals::default();
     let ended = records(&mut input, out, options, &mut totals);
-    if !matches!(ended, Err(DumpError::NotAStream)) {
+    if !matches!(ended, Err(ReadError::NotAStream)) {
         summary(out, &totals)?;
     }
     ended
@@ -96,7 +80,7 @@ fn records(
     out: &mut dyn Write,
     options: Options,
     totals: &mut Totals,
-) -> Result<(), DumpError> {
+) -> Result<(), ReadError> {
     let mut reader = if options.unverified {
         StreamReader::unverified()
     } else {
@@ -107,13 +91,13 @@ fn records(
     while let Some(bytes) = next_record(input)? {
         let record = match reader.record(&bytes) {
             Ok(record) => record,
-            Err(StreamError::NotAStream) => return Err(DumpError::NotAStream),
+            Err(StreamError::NotAStream) => return Err(ReadError::NotAStream),
             Err(StreamError::Checksum { computed, .. }) => {
                 writeln!(out, "Incorrect checksum in record header.")?;
                 writeln!(out, "Expected checksum = {}", slashed(computed))?;
-                return Err(DumpError::Checksum);
+                return Err(ReadError::Checksum);
             }
-            Err(error @ StreamError::Malformed(_)) => return Err(DumpError::Malformed(error)),
+            Err(error @ StreamError::Malformed(_)) => return Err(ReadError::Malformed(error)),
         };
         let is_end = matches!(record, StreamRecord::End { .. });
         ended = is_end && (!packed || after_end);
@@ -147,54 +131,15 @@ fn records(
     if ended {
         Ok(())
     } else {
-        Err(DumpError::CutShort)
+        Err(ReadError::CutShort)
     }
-}
-
-/// The next record; `None` at the end of the stream.
-fn next_record(input: &mut impl Read) -> Result<Option<[u8; RECORD_SIZE]>, DumpError> {
-    let mut bytes = [0; RECORD_SIZE];
-    let mut filled = 0;
-    while filled < RECORD_SIZE {
-        match input.read(&mut bytes[filled..]) {
-            Ok(0) if filled == 0 => return Ok(None),
-            Ok(0) => return Err(DumpError::CutShort),
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(Some(bytes))
-}
-
-/// Reads the payload of a record in pieces.
-fn pieces(
-    input: &mut impl Read,
-    reader: &mut StreamReader,
-    mut take: impl FnMut(&[u8]) -> io::Result<()>,
-) -> Result<(), DumpError> {
-    let mut piece = vec![0; PIECE];
-    while reader.payload_left() > 0 {
-        let len = usize::try_from(reader.payload_left()).map_or(PIECE, |left| left.min(PIECE));
-        let piece = &mut piece[..len];
-        input.read_exact(piece).map_err(|error| {
-            if error.kind() == io::ErrorKind::UnexpectedEof {
-                DumpError::CutShort
-            } else {
-                error.into()
-            }
-        })?;
-        reader.payload(piece);
-        take(piece)?;
-    }
-    Ok(())
 }
 
 fn begin_payload(
     input: &mut impl Read,
     out: &mut dyn Write,
     reader: &mut StreamReader,
-) -> Result<(), DumpError> {
+) -> Result<(), ReadError> {
     if reader.payload_left() == 0 {
         return Ok(());
     }
@@ -215,7 +160,7 @@ fn data_payload(
     out: &mut dyn Write,
     reader: &mut StreamReader,
     options: Options,
-) -> Result<(), DumpError> {
+) -> Result<(), ReadError> {
     if reader.payload_left() == 0 {
         return Ok(());
     }

@@ -2,10 +2,14 @@
 
 mod dump;
 pub(crate) mod nvlist;
+mod records;
+mod redup;
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
+
+use crate::cli::format::nice_number;
 
 /// As OpenZFS's, less what is not here yet.
 const USAGE: &str = "usage: zstream command args ...
@@ -15,6 +19,8 @@ Available commands are:
 \t... | zstream dump [-vCd]
 
 \tzstream token resume_token
+
+\tzstream redup [-v] FILE | ...
 
 ";
 
@@ -27,6 +33,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     match arguments.split_first() {
         Some((command, rest)) if command == "dump" => dump(rest),
         Some((command, rest)) if command == "token" => token(rest),
+        Some((command, rest)) if command == "redup" => redup(rest),
         Some((command, _)) if command == "--help" || command == "-h" => {
             eprint!("{USAGE}");
             ExitCode::SUCCESS
@@ -52,6 +59,45 @@ fn token(arguments: &[String]) -> ExitCode {
         },
         Err(error) => {
             eprintln!("Unable to parse resume token: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn redup(arguments: &[String]) -> ExitCode {
+    let (verbose, name) = match arguments {
+        [name] if !name.starts_with('-') => (false, name),
+        [option, name] if option == "-v" => (true, name),
+        _ => return usage(),
+    };
+    if io::stdout().is_terminal() {
+        eprintln!(
+            "Error: Stream can not be written to a terminal.\nYou must redirect standard output."
+        );
+        return ExitCode::FAILURE;
+    }
+    let file = match File::open(name) {
+        Ok(file) => file,
+        Err(error) => {
+            eprintln!("Error while opening file '{name}': {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+    match redup::redup(file, &mut out).and_then(|done| Ok(out.flush().map(|()| done)?)) {
+        Ok(done) => {
+            if verbose {
+                eprintln!(
+                    "converted stream with {} total records, including {} dedup records, using {}B memory.",
+                    done.records,
+                    done.references,
+                    nice_number(done.memory_bytes)
+                );
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -92,7 +138,7 @@ fn dump(arguments: &[String]) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output ended: it has seen enough.
-        Err(dump::DumpError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(records::ReadError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::FAILURE
         }
         Err(error) => {
