@@ -1,7 +1,7 @@
 //! Runs every fuzz target over its corpus and over mutations of it, in bounded time and memory.
 //!
 //! The mutations are seeded: a failure repeats. What is asserted: no panic, and no more memory at once than the target
-//! allows for the length of its input.
+//! allows for the length of its input. `FUZZ_ROUNDS` gives another number of mutations, `FUZZ_TARGET` one target, `FUZZ_SEED` other ones.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -40,6 +40,10 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Mutations of each target in ordinary runs, and what they begin with.
+const ROUNDS: u64 = 20_000;
+const SEED: u64 = 0x5a6b_7c8d_9eaf_1234;
 
 /// What went wrong with an input, if anything.
 fn run(target: &Target, input: &[u8]) -> Result<(), String> {
@@ -150,10 +154,21 @@ impl Noise {
     }
 }
 
+/// A number that the environment may give.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|e| panic!("{name}={text}: {e}")),
+        Err(_) => otherwise,
+    }
+}
+
 /// Runs mutations of the corpus; returns the first failure.
-fn mutations(target: &Target, rounds: usize) -> Option<String> {
+fn mutations(target: &Target, rounds: u64, seed: u64) -> Option<String> {
     let corpus = corpus(target.name);
-    let mut noise = Noise(0x5a6b_7c8d_9eaf_1234);
+    assert!(seed != 0, "a seed of zero makes no noise");
+    let mut noise = Noise(seed);
     for round in 0..rounds {
         let mut input = corpus[noise.below(corpus.len())].clone();
         noise.mutate(&mut input);
@@ -199,11 +214,19 @@ fn every_target_has_a_fuzzer_and_every_corpus_a_target() {
 
 #[test]
 fn mutations_of_the_corpus_pass() {
+    let only = std::env::var("FUZZ_TARGET").ok();
+    let (rounds, seed) = (setting("FUZZ_ROUNDS", ROUNDS), setting("FUZZ_SEED", SEED));
+    let mut ran = 0;
     for target in TARGETS {
-        if let Some(failure) = mutations(target, 20_000) {
+        if only.as_ref().is_some_and(|only| only != target.name) {
+            continue;
+        }
+        if let Some(failure) = mutations(target, rounds, seed) {
             panic!("{failure}");
         }
+        ran += 1;
     }
+    assert!(ran > 0, "there is no target {only:?}");
 }
 
 #[test]
@@ -223,7 +246,7 @@ fn noise_passes() {
 #[test]
 fn canaries_are_caught() {
     for target in CANARIES {
-        let failure = mutations(target, 20_000);
+        let failure = mutations(target, ROUNDS, SEED);
         assert!(failure.is_some(), "{} was not caught", target.name);
     }
 }
