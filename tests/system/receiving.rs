@@ -554,5 +554,60 @@ fn holds_and_received_values_travel() {
          zfs get -Hpo property,value,received,source m:x,m:y tank/fourth",
     );
     assert_eq!(next, "m:x\t-\t-\t-\nm:y\there\t3\tlocal\n");
+    // What -x keeps out of force is remembered as received.
+    let excluded = place.run(
+        "zfs set m:x=4 tank/copy/b; zfs snapshot tank/copy/b@3 && zfs send -p -i @2 tank/copy/b@3 > sent && \
+         zfs receive -u -x m:x tank/fourth < sent; zfs get -Hpo value,received,source m:x tank/fourth; \
+         zfs inherit -S m:x tank/fourth; zfs get -Hpo value,received,source m:x tank/fourth",
+    );
+    assert_eq!(excluded, "-\t4\t-\n4\t4\treceived\n");
+    judged(&place);
+}
+
+/// The sender let one transaction exceed the quota of a file system: so does what receives it.
+#[test]
+fn a_quota_may_be_exceeded_by_a_transaction() {
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=none -O compression=off tank $PWD/disk && \
+         zfs create -o refquota=3M tank/a && zfs snapshot tank/a@1 && zfs send -p tank/a@1 | zfs receive -u tank/b && \
+         zfs set refquota=none tank/a && head -c 5000000 /dev/urandom > f && sanbox put f tank/a:/f && zfs snapshot tank/a@2 && \
+         zfs send -i @1 tank/a@2 > sent && zfs receive -u tank/b < sent; zfs get -Hpo value refquota tank/b; sanbox get tank/b:/f back && cmp f back",
+    );
+    assert_eq!(made, "3145728\n");
+    judged(&place);
+}
+
+/// A whole stream in the place of a mounted file system: the mount shows it, with its own root directory.
+#[test]
+fn a_mount_shows_what_took_its_place() {
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return tests::skip("receive below a mount", "this machine has no /dev/fuse");
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    let shown = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=$PWD/m tank $PWD/disk && zfs create tank/old && zfs create tank/new && \
+         echo old > m/old/f && echo new > m/new/g && zfs snapshot tank/new@1 && zfs send tank/new@1 > sent && \
+         zfs receive -F tank/old < sent; for n in $(seq 600); do cat m/old/g 2> /dev/null && break; sleep 0.1; done; \
+         ls m/old; echo more > m/old/h && cat m/old/h",
+    );
+    assert_eq!(shown, "new\ng\nmore\n");
+    judged(&place);
+}
+
+/// A tree with clones that is gone at the sender goes here too: what stands above the others is renamed first, until it can be destroyed.
+#[test]
+fn a_destroyed_tree_with_clones_is_destroyed() {
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk other && zpool create -O mountpoint=none tank $PWD/disk && zpool create -O mountpoint=none copy $PWD/other && \
+         zfs create -p tank/fs/fs1 && zfs create -s -V 8M tank/vol && zfs snapshot -r tank@A && zfs clone tank@A tank/pclone && \
+         zfs clone tank/fs/fs1@A tank/fs/fs1/fclone && zfs clone tank/vol@A tank/fs/vclone && zfs snapshot -r tank@final && \
+         zfs send -R tank@final > sent && zfs receive -dF copy < sent && zfs list -Ho name -t all -r copy | wc -l; \
+         zfs destroy -R tank/fs && zfs destroy -R tank/pclone && zfs destroy -R tank/vol && zfs snapshot -r tank@gone && \
+         zfs send -R -I @final tank@gone > sent && zfs receive -dF copy < sent && zfs list -Ho name -t all -r copy; zpool export copy",
+    );
+    assert_eq!(made, "18\ncopy\ncopy@A\ncopy@final\ncopy@gone\n");
     judged(&place);
 }

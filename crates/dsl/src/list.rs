@@ -639,8 +639,11 @@ impl DslPool {
     ) -> Result<DatasetProperties> {
         let ListedDataset { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
-            let properties = bookmark_properties(&info);
-            return Ok(DatasetProperties { info, properties });
+            return Ok(DatasetProperties {
+                properties: bookmark_properties(&info),
+                info,
+                set_aside: Vec::new(),
+            });
         }
         let own = (info.kind == DatasetKind::Snapshot).then_some(ObjectId(props));
         let scope = match last {
@@ -683,15 +686,19 @@ impl DslPool {
                 received: scope.received(descriptor.name),
             });
         }
+        let mut set_aside = Vec::new();
         for name in selection.user(&scope) {
-            if let Some(lookup) = scope.lookup(&name, true) {
-                properties.push(PropertyEntry {
-                    received: scope.received(&name),
+            let received = scope.received(&name);
+            match (scope.lookup(&name, true), received) {
+                (Some(lookup), received) => properties.push(PropertyEntry {
                     name,
                     property: None,
                     value: lookup.value,
                     source: lookup.source,
-                });
+                    received,
+                }),
+                (None, Some(value)) if selection.others.is_some() => set_aside.push((name, value)),
+                (None, _) => {}
             }
         }
         let of_users = selection.of_users();
@@ -731,7 +738,11 @@ impl DslPool {
                 Err(error) => return Err(error),
             }
         }
-        Ok(DatasetProperties { info, properties })
+        Ok(DatasetProperties {
+            info,
+            properties,
+            set_aside,
+        })
     }
 
     async fn property(

@@ -217,6 +217,8 @@ pub struct DatasetProperties {
     /// Every property that applies, in the order of `zfs get all`: native ones first, then user
     /// properties by name. `mounted` is always "no" here: the engine knows.
     pub properties: Vec<PropertyEntry>,
+    /// User properties among those asked for by name that have no value in force, with the one that a stream brought.
+    pub set_aside: Vec<(String, Value)>,
 }
 
 /// A change of a dataset, for the pool's history.

@@ -47,6 +47,8 @@ pub struct DatasetInfo {
     pub create_txg: u64,
     /// The properties asked for.
     pub properties: Vec<DatasetProperty>,
+    /// User properties asked for by name that have no value in force, with the one that came with a stream.
+    pub set_aside: Vec<(String, Value)>,
 }
 
 impl DatasetInfo {
@@ -170,6 +172,7 @@ impl PoolContext {
             guid: info.guid.0,
             create_txg: info.create_txg.0,
             properties,
+            set_aside: found.set_aside,
         }
     }
 

@@ -39,7 +39,7 @@ pub struct Request {
     /// Frames of input follow: the command reads them.
     #[serde(default)]
     pub input: bool,
-    /// The input is a terminal, whose user can be asked.
+    /// The input is a terminal, whose user can be asked; of `zfs send`, the output is one.
     #[serde(default)]
     pub terminal: bool,
 }
@@ -182,6 +182,16 @@ pub fn asks_for_keys(tool: &str, arguments: &[String]) -> bool {
     }
 }
 
+/// Whether a command's keys would come from a terminal, or its stream come from one or go to one.
+#[must_use]
+pub fn uses_terminal(tool: &str, arguments: &[String]) -> bool {
+    match (tool, arguments.first().map_or("", String::as_str)) {
+        ("zfs", "send") => terminal::shows_output(),
+        ("zfs", "receive" | "recv") => terminal::is_terminal(),
+        _ => asks_for_keys(tool, arguments) && terminal::is_terminal(),
+    }
+}
+
 /// Has the appliance at `socket` run a command of this process's user, with this process's input and output; `None` when no
 /// appliance listens. Returns the exit code. See [`ask`].
 ///
@@ -195,10 +205,11 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         environment: environment(),
         uid: rustix::process::getuid().as_raw(),
         input: reads_input(tool, arguments),
-        terminal: asks_for_keys(tool, arguments) && terminal::is_terminal(),
+        terminal: uses_terminal(tool, arguments),
     };
     // What is typed there is a key.
-    let _silent = request.terminal.then(SilentTerminal::begin);
+    let is_typed = request.terminal && asks_for_keys(tool, arguments);
+    let _silent = is_typed.then(SilentTerminal::begin);
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     let answer = ask(socket, &request, &mut out, &mut err)?;
     Ok(answer.map(|answer| match answer {

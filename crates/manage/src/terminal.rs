@@ -67,6 +67,12 @@ pub fn end_if_interrupted(read: &[u8]) {
     }
 }
 
+/// Whether standard output is a terminal.
+#[must_use]
+pub fn shows_output() -> bool {
+    isatty(std::io::stdout())
+}
+
 /// Whether standard input is a terminal.
 #[must_use]
 pub fn is_terminal() -> bool {

@@ -329,8 +329,7 @@ impl Invocation {
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             environment: manage::control::environment(),
             uid: rustix::process::getuid().as_raw(),
-            terminal: manage::control::asks_for_keys(&self.tool, &self.arguments)
-                && manage::terminal::is_terminal(),
+            terminal: manage::control::uses_terminal(&self.tool, &self.arguments),
         };
         let reads = manage::control::reads_input(&self.tool, &self.arguments);
         let input = reads.then(Input::process);

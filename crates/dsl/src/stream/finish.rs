@@ -16,6 +16,10 @@ use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck;
 
+/// How far a received file system may exceed its reference quota: the sender let one transaction exceed it, which takes at most so much.
+// OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_clone_swap_check_impl; DMU_MAX_ACCESS times spa_asize_inflation
+const QUOTA_SLACK_BYTES: u64 = 24 * (64 << 20);
+
 impl Hierarchy {
     /// Makes the snapshot of a new dataset that was filled.
     pub(super) async fn finish_new(
@@ -68,7 +72,9 @@ impl Hierarchy {
                 pool.check_settled(&clone, tx)?;
                 let younger = pool.younger_snapshots(&head, &clone, target).await?;
                 let quota = head.ref_quota.get();
-                if quota != 0 && clone.phys().referenced_bytes > quota {
+                if quota != 0
+                    && clone.phys().referenced_bytes > quota.saturating_add(QUOTA_SLACK_BYTES)
+                {
                     return Err(DslError::Quota { name: name.clone() });
                 }
                 let snapshot = format!("{name}@{}", target.snapshot);

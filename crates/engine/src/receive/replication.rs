@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dsl::ListSpec;
+use dsl::{DslError, ListSpec};
 
 use super::Work;
 use super::package::{Package, SentFilesystem};
@@ -329,7 +329,15 @@ impl Work {
             self.progress("failed".to_owned());
             return Ok(());
         }
-        let guid = self.context.pool.hierarchy().info(name).await?.guid.0;
+        let guid = match self.context.pool.hierarchy().info(name).await {
+            Ok(info) => info.guid.0,
+            // What is above it was renamed in this pass.
+            Err(DslError::NotFound { .. }) => {
+                self.progress("failed - will try again on next pass".to_owned());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
         let aside = format!("{above}recv-{guid:016x}");
         self.progress(format!("failed - trying rename {name} to {aside}"));
         if self.rename_now(name, &aside).await {

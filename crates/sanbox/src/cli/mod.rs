@@ -59,7 +59,7 @@ pub(crate) struct Caller {
     pub(crate) environment: BTreeMap<String, String>,
     /// User.
     pub(crate) uid: u32,
-    /// Standard input is a terminal, whose user can be asked for keys.
+    /// Standard input is a terminal, whose user can be asked for keys; of `zfs send`, standard output is one.
     pub(crate) terminal: bool,
 }
 

@@ -233,12 +233,18 @@ fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Ro
                 (_, None) => Row {
                     property: name.clone(),
                     value: "-".to_owned(),
-                    received: "-".to_owned(),
+                    received: set_aside(info, name).unwrap_or("-").to_owned(),
                     source: "-".to_owned(),
                 },
             },
         )
         .collect()
+}
+
+/// What a stream brought for a user property that was excluded, or is inherited from where it is not set.
+fn set_aside<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a str> {
+    let found = info.set_aside.iter().find(|(known, _)| known == name);
+    found.and_then(|(_, value)| value.text())
 }
 
 fn matches_source(row: &Row, sources: Option<&[&'static str]>) -> bool {

@@ -176,6 +176,11 @@ async fn abort(session: &Session, dataset: &str, options: &Options) -> Outcome {
 }
 
 async fn receive(session: &Session, options: &Options) -> Outcome {
+    if session.caller.terminal {
+        return Err(session.fail(
+            "Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.",
+        ));
+    }
     let target = &options.request.target;
     let dataset = target.split('@').next().unwrap_or_default();
     let pool = session.appliance.pool_of(dataset).await;

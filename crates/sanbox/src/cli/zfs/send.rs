@@ -405,6 +405,11 @@ fn full_name(session: &Session, to: &str, from: String) -> String {
 }
 
 async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &Options) -> Outcome {
+    if session.caller.terminal && !options.dry_run {
+        return Err(session.fail(
+            "Error: Stream can not be written to a terminal.\nYou must redirect standard output.",
+        ));
+    }
     let several = options.recursive || options.all_between;
     if options.verbose || options.dry_run {
         let mut total = 0;

@@ -58,7 +58,8 @@ struct Known {
 /// See the module.
 pub(super) struct Shared {
     fs: FsHandle,
-    root: FileId,
+    /// Another one after a whole stream was received in the file system's place (`zfs receive -F`).
+    root: Mutex<FileId>,
     /// Which access control lists the mount knows.
     pub(super) lists: Lists,
     /// The kernel, once it is there.
@@ -70,7 +71,7 @@ impl Shared {
     pub(super) fn new(fs: FsHandle, root: FileId, lists: Lists) -> Self {
         Self {
             fs,
-            root,
+            root: Mutex::new(root),
             lists,
             kernel: OnceLock::new(),
             known: Mutex::default(),
@@ -90,6 +91,10 @@ impl Shared {
         }
     }
 
+    fn root(&self) -> FileId {
+        *self.root.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +106,7 @@ impl Shared {
             Ok((MountedView { fs, view: 0 }, id))
         };
         if ino == ROOT {
-            return here(self.root);
+            return here(self.root());
         }
         let known = self.known();
         let node = known.nodes.get(&ino).ok_or(FsError::Stale)?;
@@ -120,7 +125,7 @@ impl Shared {
 
     /// The kernel's number for an object.
     pub(super) fn object_number(&self, view: u16, object: u64) -> u64 {
-        if view == 0 && object == self.root.object {
+        if view == 0 && object == self.root().object {
             ROOT
         } else {
             u64::from(view) << OBJECT_BITS | object
@@ -296,6 +301,10 @@ impl Shared {
                 let _ = kernel.inval_inode(INodeNo(snapshots), -1, 0);
             }
             Invalidation::Everything => {
+                // A file system that is going away has none: requests say so.
+                if let Ok(root) = runtime.block_on(self.fs.root()) {
+                    *self.root.lock().unwrap_or_else(PoisonError::into_inner) = root.id;
+                }
                 let files: Vec<u64> = {
                     let known = self.known();
                     let own = known.nodes.iter().filter(|(_, node)| node.view == 0);
