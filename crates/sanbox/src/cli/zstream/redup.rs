@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write};
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom, Write};
 
 use engine::stream::{
     ByteOrder, RECORD_SIZE, StreamError, StreamReader, StreamRecord, StreamSum,
