@@ -75,7 +75,7 @@ impl Objset {
             layer.core = Core::free();
             layer.reset = true;
             layer.blocks.clear();
-            layer.freed = crate::ranges::Ranges::default();
+            layer.freed = range_tree::RangeTree::default();
             layer.spill = None;
         }
         drop(state);

@@ -379,7 +379,7 @@ impl Objset {
             layer.blocks.append(&mut kept);
             layer
                 .freed
-                .insert(first_whole..if to_end { u64::MAX } else { end_whole });
+                .union(first_whole..if to_end { u64::MAX } else { end_whole });
             if to_end {
                 let last_dirty = layer.blocks.last_key_value().map_or(0, |(&b, _)| b);
                 layer.core.max_block_id = layer
@@ -460,7 +460,7 @@ impl Objset {
             }
         }
         if !state.layers[at].blocks.contains_key(&0) {
-            state.layers[at].freed.insert(0..1);
+            state.layers[at].freed.union(0..1);
         }
         tx.add_dirty(u64::from(bytes));
         drop(state);

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use ondisk::{
     BlockPointer, ChecksumKind, Compression, DnodePhys, ObjectId, ObjectType, Txg, dnode_flags,
 };
+use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut};
 
-use crate::ranges::Ranges;
 use crate::readers::Readers;
 use crate::wait::Gate;
 use crate::zap::MicroIndex;
@@ -279,7 +279,7 @@ pub(crate) struct Layer {
     /// Blocks written in this group.
     pub(crate) blocks: BTreeMap<u64, Block>,
     /// Blocks freed in this group, unless they are in `blocks`.
-    pub(crate) freed: Ranges,
+    pub(crate) freed: RangeTree,
     /// Spill block changed: its bytes, or removed.
     pub(crate) spill: Option<Option<IoBuf>>,
 }
@@ -326,7 +326,7 @@ pub(crate) struct Frozen {
     pub(crate) core: Core,
     pub(crate) reset: bool,
     pub(crate) blocks: BTreeMap<u64, IoBuf>,
-    pub(crate) freed: Ranges,
+    pub(crate) freed: RangeTree,
     pub(crate) spill: Option<Option<IoBuf>>,
 }
 
@@ -485,7 +485,7 @@ impl DnodeState {
                 core,
                 reset: false,
                 blocks: BTreeMap::new(),
-                freed: Ranges::default(),
+                freed: RangeTree::default(),
                 spill: None,
             },
         );

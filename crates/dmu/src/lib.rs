@@ -22,7 +22,6 @@ mod lookup;
 mod objects;
 mod objset;
 mod prefetch;
-mod ranges;
 mod readers;
 mod stored_form;
 mod syncing;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, ObjsetPhys, Txg, dnode_flags};
+use range_tree::RangeTree;
 use runtime::{IoBuf, JoinHandle};
 
 use crate::dnode::{Base, DNODE_BLOCK, Dnode, Frozen, SLOTS};
 use crate::error::{DmuError, Result};
 use crate::objset::{DIRTY_DNODE_BYTES, HeaderChange, META_DNODE, Objset};
-use crate::ranges::Ranges;
 use crate::stored_form::SPILL_BLOCK;
 use crate::tree::{BlockWrite, DnodePatch, Effects, Leaf, SyncContext, Tree};
 use crate::types::Ledger;
@@ -240,7 +240,7 @@ impl Objset {
             bps_old: old.bps,
             pointers: old.core.pointers,
             dirty: RefCell::new(dirty),
-            freed: Ranges::default(),
+            freed: RangeTree::default(),
             used: Cell::new(0),
         });
         new.levels = tree.levels_for(new.core.max_block_id);
@@ -338,7 +338,7 @@ async fn sync_object(
     let gone = frozen.reset || frozen.core.is_free();
     if gone {
         if !old.core.is_free() {
-            let tree = tree_of(&context, &dnode, &old, BTreeMap::new(), Ranges::default());
+            let tree = tree_of(&context, &dnode, &old, BTreeMap::new(), RangeTree::default());
             tree.free_all().await?;
             if old.core.has_spill && !old.spill.is_hole() {
                 context.free_block(&old.spill);
@@ -406,7 +406,7 @@ fn tree_of(
     dnode: &Rc<Dnode>,
     base: &Base,
     dirty: BTreeMap<u64, Leaf>,
-    freed: Ranges,
+    freed: RangeTree,
 ) -> Rc<Tree> {
     Rc::new(Tree {
         context: Rc::clone(context),

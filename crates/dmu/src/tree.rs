@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
+use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::{Blocks, DnodeSeals, EarlyWrites, StoredForms};
 use crate::dnode::{Core, Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
-use crate::ranges::Ranges;
 use crate::types::{Ledger, Services, WritePolicy};
 use crate::wait::Limit;
 
@@ -322,7 +322,7 @@ pub(crate) struct Tree {
     pub(crate) bps_old: [BlockPointer; 3],
     pub(crate) pointers: u8,
     pub(crate) dirty: RefCell<BTreeMap<u64, Leaf>>,
-    pub(crate) freed: Ranges,
+    pub(crate) freed: RangeTree,
     /// Change of used bytes so far.
     pub(crate) used: Cell<i64>,
 }

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use dmu::{Objset, Tx};
 use ondisk::{Guid, ObjectId};
+use range_tree::RangeTree;
 
 use crate::PoolError;
-use crate::ranges::RangeSet;
 use crate::space_map::{self, Encoder, Header, MapType, Scale};
 
 /// The txgs that leaves have missed.
@@ -27,7 +27,7 @@ struct Dtl {
     /// Space map in the meta-objset, once there is one.
     stored: Option<(ObjectId, Header)>,
     /// Txgs missing on the leaf.
-    missing: RangeSet,
+    missing: RangeTree,
 }
 
 /// Dirty-time logs count txgs one by one from 0.
@@ -82,11 +82,9 @@ impl Dtls {
         tx: &Tx,
     ) -> Result<Option<ObjectId>, PoolError> {
         assert!(tx.is_syncing(), "record happens in syncing context");
-        let known = self.leaves.borrow().get(&leaf).is_some_and(|dtl| {
-            let mut ranges = dtl.missing.iter();
-            ranges.any(|range| range.start <= txgs.start && txgs.end <= range.end)
-        });
-        if known {
+        assert!(!txgs.is_empty(), "a write was missed in a txg");
+        let covers = |dtl: &Dtl| dtl.missing.covers(&txgs);
+        if self.leaves.borrow().get(&leaf).is_some_and(covers) {
             return Ok(None);
         }
         self.record_range(mos, leaf, txgs, histogram, tx).await
@@ -122,7 +120,7 @@ impl Dtls {
         mos: &Objset,
         object: ObjectId,
         header: &mut Header,
-        missing: &RangeSet,
+        missing: &RangeTree,
         tx: &Tx,
     ) -> Result<(), PoolError> {
         *header = Header::empty(header.histogram.is_some());
@@ -146,17 +144,9 @@ impl Dtls {
         let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
             return Ok(());
         };
-        let mut left = RangeSet::default();
-        for range in dtl.missing.iter() {
-            let mut rest = RangeSet::default();
-            for done in ranges {
-                rest.union(done.clone());
-            }
-            for part in rest.complement(range) {
-                left.union(part);
-            }
+        for done in ranges {
+            dtl.missing.subtract(done);
         }
-        dtl.missing = left;
         if let Some((object, mut header)) = dtl.stored.take() {
             self.rewrite(mos, object, &mut header, &dtl.missing, tx)
                 .await?;

@@ -42,7 +42,6 @@ mod multihost;
 mod objects;
 mod pool;
 mod properties;
-mod ranges;
 mod rebuild;
 mod removal;
 mod remove;

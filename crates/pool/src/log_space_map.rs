@@ -17,11 +17,11 @@ use std::ops::Range;
 use dmu::{Objset, Tx, zap};
 use ondisk::ObjectId;
 use ondisk::bytes::index;
+use range_tree::{Mismatch, RangeTree};
 use vdev::{TopInfo, TreeConfig};
 
 use crate::PoolError;
 use crate::objects::DIRECTORY;
-use crate::ranges::{Overlap, RangeSet};
 use crate::space_map::{self, MapType};
 
 const DIRECTORY_KEY: &str = "com.delphix:log_spacemap_zap";
@@ -33,14 +33,14 @@ const SHIFT: u8 = 9;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unflushed {
     /// Allocated since; free in the map.
-    pub(crate) allocs: RangeSet,
+    pub(crate) allocs: RangeTree,
     /// Freed since; allocated in the map.
-    pub(crate) frees: RangeSet,
+    pub(crate) frees: RangeTree,
 }
 
 impl Unflushed {
     /// Applies one entry: what undoes an earlier one cancels it.
-    fn apply(&mut self, kind: MapType, range: &Range<u64>) -> Result<(), Overlap> {
+    fn apply(&mut self, kind: MapType, range: &Range<u64>) -> Result<(), Mismatch> {
         let (undone, into) = match kind {
             MapType::Alloc => (&mut self.frees, &mut self.allocs),
             MapType::Free => (&mut self.allocs, &mut self.frees),
@@ -49,7 +49,7 @@ impl Unflushed {
         for part in undone.within(range) {
             into.add(at..part.start)?;
             at = part.end;
-            undone.remove(part)?;
+            undone.remove(&part)?;
         }
         into.add(at..range.end)
     }
@@ -57,7 +57,7 @@ impl Unflushed {
     /// Returns allocated minus freed bytes.
     pub(crate) fn balance(&self) -> i64 {
         let signed = |total: u64| i64::try_from(total).unwrap_or(i64::MAX);
-        signed(self.allocs.total()) - signed(self.frees.total())
+        signed(self.allocs.space()) - signed(self.frees.space())
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) async fn read(
             }
             let metaslab = u32::try_from(metaslab).map_err(|_| bad())?;
             let known = changes.entry((id, metaslab)).or_default();
-            known.apply(entry.kind, &range).map_err(|Overlap| bad())
+            known.apply(entry.kind, &range).map_err(|Mismatch| bad())
         })
         .await?;
     }

@@ -9,9 +9,9 @@ use std::ops::Range;
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::space_map::SpaceMapHeader;
 use ondisk::{ObjectId, ObjectType};
+use range_tree::RangeTree;
 
 use crate::PoolError;
-use crate::ranges::RangeSet;
 
 /// Data block size of new maps in bytes: what OpenZFS uses without `log_spacemap`.
 pub(crate) const BLOCK_SIZE: u32 = 16 << 10;
@@ -396,9 +396,9 @@ pub(crate) async fn load(
     object: ObjectId,
     header: &Header,
     scale: Scale,
-) -> Result<RangeSet, PoolError> {
+) -> Result<RangeTree, PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
-    let mut allocated = RangeSet::default();
+    let mut allocated = RangeTree::default();
     let units = scale.size >> scale.shift;
     for_each(mos, object, header, |entry| {
         if entry.offset > units || entry.run > units - entry.offset {
@@ -411,12 +411,12 @@ pub(crate) async fn load(
                 .add(range)
                 .map_err(|_| bad("a range is allocated twice")),
             MapType::Free => allocated
-                .remove(range)
+                .remove(&range)
                 .map_err(|_| bad("a range is freed that is not allocated")),
         }
     })
     .await?;
-    if i64::try_from(allocated.total()).ok() != Some(header.allocated) {
+    if i64::try_from(allocated.space()).ok() != Some(header.allocated) {
         return Err(bad("its entries do not add up to the sum in its header"));
     }
     Ok(allocated)

@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use ondisk::{BlockPointer, Dva, Txg};
+use range_tree::Mismatch;
 use vdev::{AllocationBias, TopInfo};
 
 use crate::ZioError;
 use crate::checkpoint::{CheckpointFrees, PendingCheckpointFrees};
 use crate::metaslab::Metaslab;
-use crate::ranges::Mismatch;
 use crate::removal_frees::RemovalFrees;
 
 /// Where the allocator learns the free space of a metaslab, and a free how often a block is referenced. Implemented by

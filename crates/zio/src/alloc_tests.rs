@@ -64,7 +64,7 @@ impl World {
     fn free_list(&self, vdev: u32, metaslab: u32) -> Vec<Range<u64>> {
         let per = (1_u64 << METASLAB_SHIFT) / UNIT;
         let first = u64::from(metaslab) * per;
-        let mut tree = crate::ranges::RangeTree::default();
+        let mut tree = range_tree::RangeTree::default();
         for unit in first..first + per {
             if !self.maps[&vdev][unit as usize] {
                 tree.add(unit * UNIT..(unit + 1) * UNIT)

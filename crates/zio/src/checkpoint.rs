@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ondisk::Txg;
-
-use crate::ranges::{Mismatch, RangeTree};
+use range_tree::{Mismatch, RangeTree};
 
 /// Ranges of one metaslab that were freed in one txg, and stay allocated for the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +30,7 @@ impl PendingCheckpointFrees {
         key: (u32, u32),
         range: Range<u64>,
     ) -> Result<(), Mismatch> {
+        assert!(!range.is_empty(), "a free has bytes");
         let places = self.0.entry(txg).or_default();
         places.entry(key).or_default().add(range)
     }

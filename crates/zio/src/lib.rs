@@ -22,7 +22,6 @@ mod error;
 mod log;
 mod metaslab;
 mod pending_writes;
-mod ranges;
 mod read;
 mod remap;
 mod removal_frees;

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ondisk::Txg;
-
-use crate::ranges::{Mismatch, RangeTree};
+use range_tree::{Mismatch, RangeTree};
 
 /// How many further txgs must sync before space freed in a txg may be handed out again.
 /// OpenZFS keeps the same distance (`TXG_DEFER_SIZE`), so that the last three uberblocks stay whole.
@@ -202,7 +201,7 @@ impl Metaslab {
     /// Drops the ranges to save memory; they are read again when needed. Only when nothing is pending: what the pool
     /// was told is in the space map. Runs must have been returned before. Returns whether it was done.
     pub(crate) fn unload(&mut self) -> bool {
-        let can = self.is_loaded() && self.pending.is_empty() && self.held.len() == 0;
+        let can = self.is_loaded() && self.pending.is_empty() && self.held.is_empty();
         if can {
             self.load = LoadState::Unloaded;
         }
@@ -245,6 +244,10 @@ impl Metaslab {
     /// Gives back the unused part of a run. The next run begins there if no other was taken behind it: else each run that is
     /// given back early would leave a gap.
     pub(crate) fn return_run(&mut self, run: Range<u64>) {
+        assert!(
+            self.start <= run.start && run.end <= self.start + self.size,
+            "the run {run:?} is given back to its metaslab"
+        );
         if self.cursor == run.end {
             self.cursor = run.start;
         }
@@ -273,6 +276,8 @@ impl Metaslab {
             left -= end - start;
             ranges.push(start..end);
         }
+        let held: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        assert!(held <= most, "no more is held than was asked for");
         for range in &ranges {
             usable.remove(range).expect("the range was just found");
             self.held
@@ -293,7 +298,7 @@ impl Metaslab {
 
     /// Whether something came free since it was last held.
     pub(crate) fn has_freed(&self) -> bool {
-        self.freed.as_ref().is_some_and(|freed| freed.len() > 0)
+        self.freed.as_ref().is_some_and(|freed| !freed.is_empty())
     }
 
     /// As [`Metaslab::hold`], of what came free since the last call, in pieces of at least `least` bytes. Shorter ones are
@@ -381,7 +386,7 @@ impl Metaslab {
         if self
             .pending
             .get(&txg)
-            .is_some_and(|p| p.allocs.contains(range))
+            .is_some_and(|p| p.allocs.covers(range))
         {
             return Ok(());
         }

@@ -13,10 +13,10 @@
 use std::ops::Range;
 
 use ondisk::Txg;
+use range_tree::Mismatch;
 use vdev::AllocationBias;
 
 use crate::alloc::{AllocCursor, Request};
-use crate::ranges::Mismatch;
 use crate::removal_frees::VdevRanges;
 use crate::{BlockStore, ZioError};
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ondisk::Txg;
-
-use crate::ranges::{Mismatch, RangeTree};
+use range_tree::{Mismatch, RangeTree};
 
 /// Ranges of one vdev.
 pub type VdevRanges = (u32, Vec<Range<u64>>);
@@ -30,6 +29,7 @@ impl RemovalFrees {
         let vdevs = self.obsolete.entry(txg).or_default();
         vdevs.entry(vdev).or_default().add(range)
     }
+
     /// Notes bytes that need not be copied any more.
     pub(crate) fn note_uncopied(&mut self, txg: Txg, bytes: u64) {
         assert!(bytes > 0, "a range has bytes");

@@ -243,7 +243,7 @@ impl View<'_> {
         for block in range.clone() {
             layer.blocks.remove(&block);
         }
-        layer.freed.insert(range);
+        layer.freed.union(range);
         drop(state);
         self.dnode.bump();
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use dmu::Tx;
 use ondisk::{NvList, Txg};
+use range_tree::RangeTree;
 use vdev::{CopyFailure, Location, MappingEntry, VdevError, labels};
 
 use super::state::CopiedInTxg;
@@ -109,8 +110,9 @@ impl ImportedPool {
             let source = moved.from..moved.from + moved.len;
             let metaslab = evacuation.metaslab_of(moved.from)?;
             let live = self.store().allocated_in(id, metaslab, &source).await?;
+            let live: RangeTree = live.into_iter().collect();
             let mut obsolete = 0;
-            for dead in complement(&live, &source) {
+            for dead in live.gaps(&source) {
                 let from = moved.offset + (dead.start - moved.from);
                 let place = from..from + (dead.end - dead.start);
                 self.store().free_range(txg, moved.vdev, &place)?;
@@ -358,22 +360,6 @@ impl Evacuation {
         let metaslab = offset >> self.metaslab_shift;
         u32::try_from(metaslab).map_err(|_| PoolError::NoSuchDevice)
     }
-}
-
-/// Returns the parts of `whole` that are in none of the sorted ranges.
-fn complement(ranges: &[Range<u64>], whole: &Range<u64>) -> Vec<Range<u64>> {
-    let mut gaps = Vec::new();
-    let mut at = whole.start;
-    for range in ranges {
-        if at < range.start {
-            gaps.push(at..range.start);
-        }
-        at = range.end;
-    }
-    if at < whole.end {
-        gaps.push(at..whole.end);
-    }
-    gaps
 }
 
 async fn run(weak: Weak<ImportedPool>, evacuation: Rc<Evacuation>) {

@@ -15,6 +15,7 @@ use dmu::{AllocSpec, Objset, Tx};
 use dsl::Features;
 use ondisk::bytes::{index, u64_at};
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
+use range_tree::{Mismatch, RangeTree};
 use vdev::TopInfo;
 use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError};
 
@@ -23,7 +24,6 @@ use crate::brt::BlockReferenceTables;
 use crate::ddt::DedupTables;
 use crate::lifecycle::CLOSED;
 use crate::log_space_map::{LogObjects, Logs, Unflushed};
-use crate::ranges::{Overlap, RangeSet};
 use crate::space::checkpoint_map::CheckpointMap;
 use crate::space_map::{self, Encoder, Header, MapType, Scale};
 
@@ -444,15 +444,13 @@ impl SpaceMaps {
                     && map.header.length > CONDENSE_BLOCKS_MIN * u64::from(map.block_size)
             });
         if condensed {
-            let mut free = RangeSet::default();
-            for range in store.free_ranges(id, metaslab).await? {
-                free.union(range);
-            }
+            let free = store.free_ranges(id, metaslab).await?;
+            let free: RangeTree = free.into_iter().collect();
             space_map::truncate(&self.mos, map.object, &mut map.header, tx).await?;
             let mut encoder =
                 Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
             encoder.batch(MapType::Alloc, txg.0, pass);
-            for range in free.complement(scale.start..scale.start + scale.size) {
+            for range in free.gaps(&(scale.start..scale.start + scale.size)) {
                 encoder.range(MapType::Alloc, &range);
             }
             encoder
@@ -570,19 +568,19 @@ impl SpaceMaps {
         let logged = self.unflushed.borrow().get(&(id, metaslab)).cloned();
         let whole = scale.start..scale.start + scale.size;
         let mut allocated = match map {
-            None => RangeSet::default(),
+            None => RangeTree::default(),
             Some(map) => space_map::load(&self.mos, map.object, &map.header, scale).await?,
         };
         if let Some(logged) = logged {
-            let bad = |Overlap| PoolError::Corrupt("a log contradicts the space map".into());
+            let bad = |Mismatch| PoolError::Corrupt("a log contradicts the space map".into());
             for range in logged.allocs.iter() {
                 allocated.add(range).map_err(bad)?;
             }
             for range in logged.frees.iter() {
-                allocated.remove(range).map_err(bad)?;
+                allocated.remove(&range).map_err(bad)?;
             }
         }
-        Ok(allocated.complement(whole))
+        Ok(allocated.gaps(&whole))
     }
 }
 
