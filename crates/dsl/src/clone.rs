@@ -472,24 +472,37 @@ impl DslPool {
             .await?;
         snapshot.set_dir(to.clone());
         let clones = ObjectId(snapshot.phys().next_clones_obj);
-        if clones.0 == 0 {
-            return Ok(());
-        }
-        for entry in zap::entries(mos, clones).await? {
-            let ZapValue::U64(value) = entry.value else {
-                return Err(DslError::corrupt("list of clones", clones));
-            };
-            let object = value.first().copied().unwrap_or(0);
+        for object in self.clones_listed(clones).await? {
             // The old head, or its oldest snapshot, has been moved already.
-            if object == old_next {
+            if object.0 == old_next {
                 continue;
             }
-            let clone_dir = ObjectId(self.dataset_phys(ObjectId(object)).await?.dir_obj);
+            let clone_dir = ObjectId(self.dataset_phys(object).await?.dir_obj);
             let head = self.dir(clone_dir).await?.phys().head_dataset_obj;
             zap::remove_int(mos, ObjectId(from.phys().clones), head, tx).await?;
             zap::add_int(mos, ObjectId(to.phys().clones), head, tx).await?;
         }
         Ok(())
+    }
+
+    /// The heads of the clones of a directory's snapshots, as its list has them.
+    pub(crate) async fn cloned_heads(&self, dir: &DslDir) -> Result<Vec<ObjectId>> {
+        self.clones_listed(ObjectId(dir.phys().clones)).await
+    }
+
+    /// The datasets in a list of clones: a directory's, or a snapshot's. Object 0 is an empty list.
+    async fn clones_listed(&self, list: ObjectId) -> Result<Vec<ObjectId>> {
+        if list.0 == 0 {
+            return Ok(Vec::new());
+        }
+        let mut clones = Vec::new();
+        for entry in zap::entries(&self.mos, list).await? {
+            let ZapValue::U64(value) = entry.value else {
+                return Err(DslError::corrupt("list of clones", list));
+            };
+            clones.push(ObjectId(value.first().copied().unwrap_or(0)));
+        }
+        Ok(clones)
     }
 
     /// Checks a rollback to the newest snapshot, which must be `target` if one is named.

@@ -240,15 +240,7 @@ impl DslPool {
             }
             let below = self.children(&dir).await?;
             work.extend(below.into_iter().map(|child| (child, true)));
-            let clones = ObjectId(dir.phys().clones);
-            if clones.0 == 0 {
-                continue;
-            }
-            for entry in zap::entries(&self.mos, clones).await? {
-                let ZapValue::U64(value) = entry.value else {
-                    return Err(DslError::corrupt("list of clones", clones));
-                };
-                let clone = ObjectId(value.first().copied().unwrap_or(0));
+            for clone in self.cloned_heads(&dir).await? {
                 let clone_dir = ObjectId(self.dataset_phys(clone).await?.dir_obj);
                 work.push((self.dir(clone_dir).await?, false));
             }

@@ -491,15 +491,7 @@ impl DslPool {
     ) -> Result<()> {
         let mut work = vec![dir.clone()];
         while let Some(dir) = work.pop() {
-            let clones = ObjectId(dir.phys().clones);
-            if clones.0 == 0 {
-                continue;
-            }
-            for entry in zap::entries(&self.mos, clones).await? {
-                let ZapValue::U64(value) = entry.value else {
-                    return Err(DslError::corrupt("list of clones", clones));
-                };
-                let clone = ObjectId(value.first().copied().unwrap_or(0));
+            for clone in self.cloned_heads(&dir).await? {
                 let clone = self.load_dataset(clone, None).await?;
                 if clone.dir().origin_txg.get() > key {
                     let list = self.deadlist_of(&clone).await?;
