@@ -222,6 +222,10 @@ pub(crate) fn deleg(data: &[u8]) {
 pub(crate) fn file_owner(data: &[u8]) {
     for bonus_type in [ondisk::ObjectType::SA, ondisk::ObjectType::ZNODE] {
         std::hint::black_box(ondisk::file_owner::decode(bonus_type, data));
+        std::hint::black_box(ondisk::file_owner::generation(bonus_type, data));
+    }
+    if let Ok(record) = ondisk::znode::ZnodePhys::decode(data) {
+        assert!(record.aces.is_none_or(|aces| aces.count > 0));
     }
 }
 
@@ -232,7 +236,10 @@ pub(crate) fn sa(data: &[u8]) {
     let (layout, buf) = rest.split_at(rest.len().min(usize::from(*count % 32)));
     let layout: Vec<u16> = layout.iter().map(|b| u16::from(*b) % 24).collect();
     let length = |n: u16| attributes::ATTRIBUTES.get(usize::from(n)).map(|a| a.length);
-    if let Ok(found) = attributes::attributes(buf, &layout, length) {
+    let all = |buf: &[u8]| -> ondisk::Result<Vec<_>> {
+        attributes::attributes(buf, &layout, length)?.collect()
+    };
+    if let Ok(found) = all(buf) {
         for (_, range) in &found {
             assert!(range.end <= buf.len());
             std::hint::black_box(attributes::bytes_of(buf, range));
@@ -241,8 +248,7 @@ pub(crate) fn sa(data: &[u8]) {
             .iter()
             .map(|(n, r)| (attributes::bytes_of(buf, r), length(*n) == Some(0)));
         if let Ok(built) = attributes::build(3, parts) {
-            let again = attributes::attributes(&built, &layout, length)
-                .expect("what was built can be read");
+            let again = all(&built).expect("what was built can be read");
             assert_eq!(again.len(), found.len());
         }
     }

@@ -338,7 +338,13 @@ async fn sync_object(
     let gone = frozen.reset || frozen.core.is_free();
     if gone {
         if !old.core.is_free() {
-            let tree = tree_of(&context, &dnode, &old, BTreeMap::new(), RangeTree::default());
+            let tree = tree_of(
+                &context,
+                &dnode,
+                &old,
+                BTreeMap::new(),
+                RangeTree::default(),
+            );
             tree.free_all().await?;
             if old.core.has_spill && !old.spill.is_hole() {
                 context.free_block(&old.spill);

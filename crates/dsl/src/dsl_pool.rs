@@ -6,9 +6,8 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
 use dmu::{Objset, ObjsetOptions, Services, Tx, WritePolicy};
-use ondisk::bytes::u64_at;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, Txg, feature};
+use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, ObjsetType, Txg, feature};
 use runtime::sync::RwLock;
 use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
@@ -424,7 +423,7 @@ impl DslPool {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let open = self.loaded.dataset(head).and_then(|state| state.objset());
         let kind = match open {
-            Some(objset) => kind_of_code(objset.kind().0),
+            Some(objset) => kind_of(objset.kind()),
             None => {
                 let root = self.dataset_phys(head).await?.bp;
                 self.kind_at(head, &root).await?
@@ -440,10 +439,10 @@ impl DslPool {
         object: ObjectId,
         root: &BlockPointer,
     ) -> Result<DatasetKind> {
-        Ok(kind_of_code(self.objset_type(object, root).await?))
+        Ok(kind_of(self.objset_type(object, root).await?))
     }
 
-    async fn objset_type(&self, object: ObjectId, bp: &BlockPointer) -> Result<u64> {
+    async fn objset_type(&self, object: ObjectId, bp: &BlockPointer) -> Result<ObjsetType> {
         if bp.is_hole() {
             return Err(DslError::corrupt("dataset without an object set", object));
         }
@@ -458,7 +457,7 @@ impl DslPool {
             bookmark,
         };
         let bytes = self.services.cache().read(bp, props).await?;
-        Ok(u64_at(&bytes, 704))
+        ObjsetType::of_block(&bytes).map_err(|_| DslError::corrupt("object set", object))
     }
 
     /// What the pool offers to datasets: its size without slop space and deferred frees. The slop
@@ -759,9 +758,9 @@ impl DslPool {
     }
 }
 
-fn kind_of_code(code: u64) -> DatasetKind {
-    match code {
-        3 => DatasetKind::Volume,
+fn kind_of(objset: ObjsetType) -> DatasetKind {
+    match objset {
+        ObjsetType::ZVOL => DatasetKind::Volume,
         _ => DatasetKind::Filesystem,
     }
 }

@@ -1,17 +1,14 @@
-//! The owner an object is charged to: uid, gid and project id at fixed offsets of its bonus buffer.
+//! The owner an object is charged to, and its generation: at fixed offsets of its bonus buffer.
 //!
 //! System attributes of a file start with a header, then the attributes in an order that keeps the owner at fixed offsets
 //! for exactly this purpose. OpenZFS: module/zfs/zfs_quota.c, `zpl_get_file_info`.
 
 use crate::ObjectType;
-use crate::bytes::{u16_at, u32_at, u64_at};
+use crate::bytes::u64_at;
+use crate::sa::{SaHeader, fixed_offset};
 use crate::znode::znode_flags;
 
-const SA_MAGIC: u32 = 0x002F_505A;
-const SA_UID: usize = 24;
-const SA_GID: usize = 32;
-const SA_FLAGS: usize = 48;
-const SA_PROJECT: usize = 128;
+const ZNODE_GENERATION: usize = 64;
 const ZNODE_UID: usize = 128;
 const ZNODE_GID: usize = 136;
 
@@ -29,24 +26,19 @@ pub struct FileOwner {
 pub fn decode(bonus_type: ObjectType, bonus: &[u8]) -> Option<FileOwner> {
     match bonus_type {
         ObjectType::SA => {
-            if bonus.len() < 8 || u32_at(bonus, 0) != SA_MAGIC {
+            let attributes = attributes_of(bonus)?;
+            if attributes.len() < fixed_offset::FLAGS + 8 {
                 return None;
             }
-            let header = usize::from(u16_at(bonus, 4) >> 10) * 8;
-            let attributes = bonus.get(header..)?;
-            if attributes.len() < SA_FLAGS + 8 {
-                return None;
-            }
-            let flags = u64_at(attributes, SA_FLAGS);
+            let flags = u64_at(attributes, fixed_offset::FLAGS);
             let has_project =
-                flags & znode_flags::PROJID != 0 && attributes.len() >= SA_PROJECT + 8;
+                flags & znode_flags::PROJID != 0 && attributes.len() >= fixed_offset::PROJID + 8;
             Some(FileOwner {
-                uid: u64_at(attributes, SA_UID),
-                gid: u64_at(attributes, SA_GID),
-                project: if has_project {
-                    u64_at(attributes, SA_PROJECT)
-                } else {
-                    0
+                uid: u64_at(attributes, fixed_offset::UID),
+                gid: u64_at(attributes, fixed_offset::GID),
+                project: match has_project {
+                    true => u64_at(attributes, fixed_offset::PROJID),
+                    false => 0,
                 },
             })
         }
@@ -59,6 +51,25 @@ pub fn decode(bonus_type: ObjectType, bonus: &[u8]) -> Option<FileOwner> {
     }
 }
 
+/// Decodes the generation of a file from a bonus buffer: another file of the same object number has another one.
+///
+/// OpenZFS: include/sys/zfs_sa.h, SA_GEN_OFFSET; include/sys/zfs_znode.h, znode_phys_t.
+#[must_use]
+pub fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
+    let (bytes, at) = match bonus_type {
+        ObjectType::SA => (attributes_of(bonus)?, fixed_offset::GEN),
+        ObjectType::ZNODE => (bonus, ZNODE_GENERATION),
+        _ => return None,
+    };
+    (bytes.len() >= at + 8).then(|| u64_at(bytes, at))
+}
+
+/// What lies behind the header of system attributes.
+fn attributes_of(bonus: &[u8]) -> Option<&[u8]> {
+    let header = SaHeader::decode(bonus).ok()?;
+    bonus.get(header.size..)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,10 +77,17 @@ mod tests {
 
     /// A buffer of system attributes with a header of 8 bytes.
     fn attributes(len: usize, flags: u64) -> Vec<u8> {
-        let mut bonus = vec![0; 8 + len];
-        bonus[..4].copy_from_slice(&SA_MAGIC.to_le_bytes());
-        bonus[4..6].copy_from_slice(&(1u16 << 10).to_le_bytes());
-        for (offset, value) in [(SA_UID, 5), (SA_GID, 6), (SA_FLAGS, flags), (SA_PROJECT, 7)] {
+        let mut bonus = Vec::new();
+        crate::sa::put_header(&mut bonus, 2, std::iter::empty()).unwrap();
+        bonus.resize(8 + len, 0);
+        let values = [
+            (fixed_offset::GEN, 4),
+            (fixed_offset::UID, 5),
+            (fixed_offset::GID, 6),
+            (fixed_offset::FLAGS, flags),
+            (fixed_offset::PROJID, 7),
+        ];
+        for (offset, value) in values {
             if offset + 8 <= len {
                 put_u64(&mut bonus, 8 + offset, value);
             }
@@ -109,5 +127,16 @@ mod tests {
         );
         check(ObjectType::ZNODE, &[1; 143], None);
         check(ObjectType::DSL_DIR, &attributes(136, 0), None);
+    }
+
+    #[test]
+    fn generations_by_bonus_type() {
+        assert_eq!(generation(ObjectType::SA, &attributes(24, 0)), Some(4));
+        assert_eq!(generation(ObjectType::SA, &attributes(23, 0)), None);
+        assert_eq!(generation(ObjectType::SA, &[0; 200]), None);
+        let ones = 0x0101_0101_0101_0101;
+        assert_eq!(generation(ObjectType::ZNODE, &[1; 72]), Some(ones));
+        assert_eq!(generation(ObjectType::ZNODE, &[1; 71]), None);
+        assert_eq!(generation(ObjectType::DSL_DIR, &attributes(24, 0)), None);
     }
 }

@@ -9,6 +9,8 @@ use crate::{DNODE_MIN_SIZE, DecodeError, DnodePhys, Result};
 
 /// Bytes of an objset block as written today.
 pub const OBJSET_SIZE: usize = 4096;
+/// First byte of the type.
+const TYPE_AT: usize = 704;
 
 /// What an objset is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -21,6 +23,15 @@ impl ObjsetType {
     pub const ZFS: Self = Self(2);
     pub const ZVOL: Self = Self(3);
     pub const OTHER: Self = Self(4);
+
+    /// The type in an objset block, or in its first kilobyte.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the block is too short.
+    pub fn of_block(buf: &[u8]) -> Result<Self> {
+        need(buf, 1024, "objset")?;
+        Ok(Self(u64_at(buf, TYPE_AT)))
+    }
 }
 
 /// Bits of [`ObjsetPhys::flags`].
@@ -73,7 +84,7 @@ impl ObjsetPhys {
         Ok(Self {
             meta_dnode,
             zil_header: ZilHeader::decode(slice_at(buf, 512, ZilHeader::SIZE))?,
-            objset_type: ObjsetType(u64_at(buf, 704)),
+            objset_type: ObjsetType(u64_at(buf, TYPE_AT)),
             flags: u64_at(buf, 712),
             portable_mac: bytes_at(buf, 720),
             local_mac: bytes_at(buf, 752),
@@ -97,7 +108,7 @@ impl ObjsetPhys {
         dnode(1536, &self.group_used);
         dnode(2048, &self.project_used);
         put_bytes(&mut out, 512, &self.zil_header.encode());
-        put_u64(&mut out, 704, self.objset_type.0);
+        put_u64(&mut out, TYPE_AT, self.objset_type.0);
         put_u64(&mut out, 712, self.flags);
         put_bytes(&mut out, 720, &self.portable_mac);
         put_bytes(&mut out, 752, &self.local_mac);

@@ -8,12 +8,16 @@
 
 use std::ops::Range;
 
-use crate::bytes::{need, put_u16, put_u32, slice_at, u16_at, u32_at};
+use crate::bytes::{need, slice_at, u16_at, u32_at};
 use crate::{DecodeError, Result};
 
 const MAGIC: u32 = 0x002f_505a;
 /// First byte of the lengths in the header.
 const LENGTHS_AT: usize = 6;
+/// Layout numbers have ten bits in the header.
+pub const LAYOUT_MAX: u16 = 0x3ff;
+/// Most bytes of a header: six bits count eight bytes each.
+pub const HEADER_SIZE_MAX: usize = 0x3f * 8;
 
 /// How the bytes of an attribute are swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,21 +122,21 @@ pub fn decode_registry_value(value: u64) -> (u16, u16) {
 }
 
 /// The header of an attribute buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SaHeader {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaHeader<'a> {
     pub layout: u16,
     /// Bytes of the header: where attributes start.
     pub size: usize,
     /// Lengths of the variable attributes in layout order (with padding entries at the end).
-    pub lengths: Vec<u16>,
+    lengths: &'a [u8],
 }
 
-impl SaHeader {
+impl<'a> SaHeader<'a> {
     /// Decodes the header of a bonus or spill buffer.
     ///
     /// # Errors
     /// [`DecodeError`] when the magic or the header size is wrong.
-    pub fn decode(buf: &[u8]) -> Result<Self> {
+    pub fn decode(buf: &'a [u8]) -> Result<Self> {
         need(buf, 8, "system attribute header")?;
         if u32_at(buf, 0) != MAGIC {
             return Err(DecodeError::new("system attribute magic", 0));
@@ -142,16 +146,49 @@ impl SaHeader {
         if size < 8 || size > buf.len() {
             return Err(DecodeError::new("system attribute header size", 4));
         }
-        let lengths = (LENGTHS_AT..size)
-            .step_by(2)
-            .map(|at| u16_at(buf, at))
-            .collect();
         Ok(Self {
-            layout: info & 0x3ff,
+            layout: info & LAYOUT_MAX,
             size,
-            lengths,
+            lengths: slice_at(buf, LENGTHS_AT, size - LENGTHS_AT),
         })
     }
+
+    /// The length of the variable attribute that is the `index`th in the layout; `None` when the header ends before it.
+    #[must_use]
+    pub fn length(&self, index: usize) -> Option<u16> {
+        let pair = self.lengths.chunks_exact(2).nth(index)?;
+        Some(u16_at(pair, 0))
+    }
+}
+
+/// Appends a header; `lengths` are those of the variable attributes in layout order.
+///
+/// # Errors
+/// [`DecodeError`] when the layout number or the lengths do not fit the format's fields; nothing was appended.
+pub fn put_header(
+    out: &mut Vec<u8>,
+    layout: u16,
+    lengths: impl Iterator<Item = u16> + Clone,
+) -> Result<()> {
+    let size = header_size(lengths.clone().count());
+    if layout > LAYOUT_MAX || size > HEADER_SIZE_MAX {
+        return Err(DecodeError::new("system attribute header", 4));
+    }
+    let end = out.len() + size;
+    let info = layout | crate::bytes::low16(size as u64 / 8) << 10;
+    out.extend_from_slice(&MAGIC.to_le_bytes());
+    out.extend_from_slice(&info.to_le_bytes());
+    for length in lengths {
+        out.extend_from_slice(&length.to_le_bytes());
+    }
+    out.resize(end, 0);
+    Ok(())
+}
+
+/// Appends an attribute, behind the header or another attribute of a buffer that begins at the start of `out`.
+pub fn put_attribute(out: &mut Vec<u8>, value: &[u8]) {
+    out.resize(out.len().next_multiple_of(8), 0);
+    out.extend_from_slice(value);
 }
 
 /// Bytes of a header with this many variable attributes.
@@ -160,37 +197,39 @@ pub const fn header_size(variable: usize) -> usize {
     (8 + 2 * variable.saturating_sub(1)).next_multiple_of(8)
 }
 
-/// Finds each attribute of a buffer: its number and its byte range in `buf`, in layout order.
+/// Finds each attribute of a buffer: its number and its byte range in `buf`, in layout order, up to the first
+/// [`DecodeError`]: when an attribute is unknown or lies outside the buffer.
 ///
 /// `layout` lists attribute numbers; `length_of` gives the registered length of a number (0 variable, `None` unknown).
 ///
 /// # Errors
-/// [`DecodeError`] when an attribute is unknown or lies outside the buffer.
+/// [`DecodeError`] as [`SaHeader::decode`].
 pub fn attributes(
     buf: &[u8],
     layout: &[u16],
     length_of: impl Fn(u16) -> Option<u16>,
-) -> Result<Vec<(u16, Range<usize>)>> {
+) -> Result<impl Iterator<Item = Result<(u16, Range<usize>)>>> {
     let header = SaHeader::decode(buf)?;
-    let mut lengths = header.lengths.iter();
+    let mut variable = 0;
     let mut at = header.size;
-    let mut out = Vec::with_capacity(layout.len());
-    for &number in layout {
-        let len = match length_of(number) {
+    Ok(layout.iter().map(move |&number| {
+        let length = match length_of(number) {
             None => return Err(DecodeError::new("system attribute number", at)),
-            Some(0) => *lengths
-                .next()
-                .ok_or(DecodeError::new("system attribute lengths", at))?,
-            Some(len) => len,
+            Some(0) => {
+                variable += 1;
+                let length = header.length(variable - 1);
+                length.ok_or(DecodeError::new("system attribute lengths", at))?
+            }
+            Some(length) => length,
         };
-        let end = at + usize::from(len);
+        let start = at;
+        let end = start + usize::from(length);
         if end > buf.len() {
-            return Err(DecodeError::new("system attribute, ends early", at));
+            return Err(DecodeError::new("system attribute, ends early", start));
         }
-        out.push((number, at..end));
         at = end.next_multiple_of(8);
-    }
-    Ok(out)
+        Ok((number, start..end))
+    }))
 }
 
 /// Builds a buffer from attributes in layout order: for each its bytes, and whether its length is variable.
@@ -202,30 +241,15 @@ pub fn build<'a>(
     attributes: impl IntoIterator<Item = (&'a [u8], bool)>,
 ) -> Result<Vec<u8>> {
     let attributes: Vec<_> = attributes.into_iter().collect();
-    let variable: Vec<usize> = attributes
-        .iter()
-        .filter(|(_, v)| *v)
-        .map(|(b, _)| b.len())
-        .collect();
-    let size = header_size(variable.len());
-    if layout > 0x3ff || size / 8 > 0x3f {
-        return Err(DecodeError::new("system attribute header", 4));
-    }
-    let mut out = vec![0; size];
-    put_u32(&mut out, 0, MAGIC);
-    put_u16(
-        &mut out,
-        4,
-        layout | crate::bytes::low16(size as u64 / 8) << 10,
-    );
-    for (i, len) in variable.iter().enumerate() {
-        let len =
-            u16::try_from(*len).map_err(|_| DecodeError::new("system attribute length", i))?;
-        put_u16(&mut out, LENGTHS_AT + 2 * i, len);
-    }
-    for (bytes, _) in attributes {
-        out.resize(out.len().next_multiple_of(8), 0);
-        out.extend_from_slice(bytes);
+    let variable = attributes.iter().filter(|(_, is_variable)| *is_variable);
+    let lengths = variable.map(|(value, _)| u16::try_from(value.len()));
+    let lengths: Vec<u16> = lengths
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|_| DecodeError::new("system attribute length", LENGTHS_AT))?;
+    let mut out = Vec::new();
+    put_header(&mut out, layout, lengths.into_iter())?;
+    for (value, _) in attributes {
+        put_attribute(&mut out, value);
     }
     Ok(out)
 }
@@ -242,6 +266,10 @@ mod tests {
 
     fn length(n: u16) -> Option<u16> {
         ATTRIBUTES.get(usize::from(n)).map(|a| a.length)
+    }
+
+    fn found(buf: &[u8], layout: &[u16]) -> Result<Vec<(u16, Range<usize>)>> {
+        attributes(buf, layout, length)?.collect()
     }
 
     #[test]
@@ -276,22 +304,23 @@ mod tests {
             .map(|(n, v)| (v.as_slice(), length(*n) == Some(0)));
         let buf = build(2, attrs).unwrap();
         assert_eq!(buf.len(), 168);
-        let found = attributes(&buf, &layout, length).unwrap();
+        let found = found(&buf, &layout).unwrap();
         assert_eq!(
             found[11],
             (8, 8 + fixed_offset::LINKS..8 + fixed_offset::LINKS + 8)
         );
         assert_eq!(found[13], (19, 144..168));
         assert_eq!(SaHeader::decode(&buf).unwrap().layout, 2);
-        assert!(attributes(&buf[..160], &layout, length).is_err());
-        assert!(attributes(&buf, &[99], length).is_err());
+        assert!(self::found(&buf[..160], &layout).is_err());
+        assert!(self::found(&buf, &[99]).is_err());
+        assert!(build(LAYOUT_MAX + 1, []).is_err());
     }
 
     #[test]
     fn two_variable_attributes_need_a_longer_header() {
         let buf = build(3, [(&b"abc"[..], true), (&b"0123456789"[..], true)]).unwrap();
         assert_eq!(SaHeader::decode(&buf).unwrap().size, 16);
-        let found = attributes(&buf, &[17, 20], length).unwrap();
+        let found = found(&buf, &[17, 20]).unwrap();
         assert_eq!(bytes_of(&buf, &found[1].1), b"0123456789");
         assert_eq!(found[1].1.start, 24);
     }

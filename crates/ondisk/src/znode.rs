@@ -1,6 +1,9 @@
-//! Flags of a file, file types, and the value of a directory entry.
+//! Flags of a file, file types, the value of a directory entry, and the record of a file before system attributes.
 //!
 //! OpenZFS: include/sys/zfs_znode.h.
+
+use crate::Result;
+use crate::bytes::{index, need, slice_at, u16_at, u32_at, u64_at};
 
 /// Bits of the `FLAGS` attribute.
 pub mod znode_flags {
@@ -92,5 +95,121 @@ impl DirEntryValue {
     #[must_use]
     pub const fn encode(self) -> u64 {
         (self.file_type as u64) << 60 | self.object & ((1 << 48) - 1)
+    }
+}
+
+/// The fixed record that a file of a file system before version 5 has in its bonus, until it is changed.
+///
+/// OpenZFS: include/sys/zfs_znode.h, znode_phys_t; include/sys/zfs_acl.h, zfs_acl_phys_t.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZnodePhys<'a> {
+    /// Seconds and nanoseconds.
+    pub atime: [u64; 2],
+    pub mtime: [u64; 2],
+    pub ctime: [u64; 2],
+    pub crtime: [u64; 2],
+    pub generation: u64,
+    pub mode: u64,
+    pub size: u64,
+    pub parent: u64,
+    pub links: u64,
+    /// Object of the attribute directory, or 0.
+    pub xattr: u64,
+    pub rdev: u64,
+    /// Bits of [`znode_flags`].
+    pub flags: u64,
+    pub uid: u64,
+    pub gid: u64,
+    /// The entries of its ACL, when all of them are in the record.
+    pub aces: Option<ZnodeAces<'a>>,
+    /// What lies behind the record: the target of a short symbolic link, `size` bytes.
+    pub rest: &'a [u8],
+}
+
+/// The ACL in a [`ZnodePhys`], in the form of today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZnodeAces<'a> {
+    pub count: u16,
+    /// As [`crate::acl`] decodes them.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> ZnodePhys<'a> {
+    /// Bytes of the record.
+    pub const SIZE: usize = 264;
+    /// First byte of the ACL: external object, size, version, count, then room for six entries.
+    const ACL_AT: usize = 176;
+    /// The version of ACLs whose entries are those of today.
+    const ACL_VERSION: u16 = 1;
+
+    /// Decodes a bonus.
+    ///
+    /// # Errors
+    /// [`crate::DecodeError`] when it is too short.
+    pub fn decode(bonus: &'a [u8]) -> Result<Self> {
+        need(bonus, Self::SIZE, "znode record")?;
+        let word = |at: usize| u64_at(bonus, 8 * at);
+        let time = |at: usize| [word(at), word(at + 1)];
+        Ok(Self {
+            atime: time(0),
+            mtime: time(2),
+            ctime: time(4),
+            crtime: time(6),
+            generation: word(8),
+            mode: word(9),
+            size: word(10),
+            parent: word(11),
+            links: word(12),
+            xattr: word(13),
+            rdev: word(14),
+            flags: word(15),
+            uid: word(16),
+            gid: word(17),
+            aces: Self::aces(slice_at(bonus, Self::ACL_AT, Self::SIZE - Self::ACL_AT)),
+            rest: bonus.get(Self::SIZE..).unwrap_or(&[]),
+        })
+    }
+
+    fn aces(acl: &'a [u8]) -> Option<ZnodeAces<'a>> {
+        const HEADER: usize = 16;
+        let (external, size) = (u64_at(acl, 0), index(u64::from(u32_at(acl, 8))));
+        let (version, count) = (u16_at(acl, 12), u16_at(acl, 14));
+        let bytes = acl.get(HEADER..HEADER.checked_add(size)?)?;
+        let is_here = external == 0 && version == Self::ACL_VERSION && count > 0;
+        is_here.then_some(ZnodeAces { count, bytes })
+    }
+}
+
+const _: () = assert!(ZnodePhys::ACL_AT + 16 + 6 * 12 == ZnodePhys::SIZE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{put_u16, put_u32, put_u64};
+
+    #[test]
+    fn a_record_has_its_fields_at_openzfs_places() {
+        let mut bonus = vec![0; ZnodePhys::SIZE + 5];
+        (0..18).for_each(|word| put_u64(&mut bonus, 8 * word, 100 + word as u64));
+        put_u32(&mut bonus, 184, 24);
+        put_u16(&mut bonus, 188, 1);
+        put_u16(&mut bonus, 190, 2);
+        bonus[ZnodePhys::SIZE..].copy_from_slice(b"there");
+        let record = ZnodePhys::decode(&bonus).unwrap();
+        assert_eq!((record.atime, record.crtime), ([100, 101], [106, 107]));
+        assert_eq!(
+            (record.generation, record.mode, record.gid),
+            (108, 109, 117)
+        );
+        let aces = record.aces.unwrap();
+        assert_eq!((aces.count, aces.bytes), (2, &[0; 24][..]));
+        assert_eq!(record.rest, b"there");
+        // Longer than the room in the record; then of an older version.
+        put_u32(&mut bonus, 184, 73);
+        assert_eq!(ZnodePhys::decode(&bonus).unwrap().aces, None);
+        put_u32(&mut bonus, 184, 24);
+        put_u16(&mut bonus, 188, 0);
+        assert_eq!(ZnodePhys::decode(&bonus).unwrap().aces, None);
+        assert!(ZnodePhys::decode(&bonus[..ZnodePhys::SIZE - 1]).is_err());
     }
 }

@@ -326,7 +326,10 @@ mod tests {
             Just(Change::Subtract),
         ];
         let one = (change, 0..UNIVERSE - 20, 0..20_usize);
-        prop::collection::vec(one.prop_map(|(change, at, len)| (change, at, at + len)), 1..60)
+        prop::collection::vec(
+            one.prop_map(|(change, at, len)| (change, at, at + len)),
+            1..60,
+        )
     }
 
     /// Applies a change to both; they agree on whether it fits.
@@ -384,7 +387,13 @@ mod tests {
             prop_assert_eq!(tree.range_at(at as u64), holder.cloned());
             prop_assert_eq!(tree.contains(at as u64), model.0[at]);
         }
-        for (start, end) in [(0, UNIVERSE), (7, 7), (20, 21), (30, 60), (UNIVERSE - 3, UNIVERSE)] {
+        for (start, end) in [
+            (0, UNIVERSE),
+            (7, 7),
+            (20, 21),
+            (30, 60),
+            (UNIVERSE - 3, UNIVERSE),
+        ] {
             let range = start as u64..end as u64;
             let inside = model.runs(start..end, true);
             let outside = model.runs(start..end, false);

@@ -162,7 +162,8 @@ impl Checker<'_> {
                     "system attribute layout number",
                     4,
                 ))?;
-                sa::attributes(buf, layout, |n| layouts.lengths.get(&n).copied())
+                let length_of = |n| layouts.lengths.get(&n).copied();
+                sa::attributes(buf, layout, length_of)?.collect::<Result<Vec<_>, _>>()
             });
             let found = match found {
                 Ok(f) => f,

@@ -15,7 +15,7 @@ use ondisk::stream::{
     Begin, Object, ObjectExtent, Spill, StreamRecord, TO_THE_END, Write, WriteEmbedded,
     begin_flags, record_flags, stream_feature,
 };
-use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType};
+use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType, file_owner};
 use runtime::IoBuf;
 use zio::{Seal, StoredForm};
 
@@ -244,8 +244,8 @@ impl Receiver {
             return Ok(Reshaping::Replace);
         }
         let known = self.objset().bonus(info.object).await?;
-        let before = generation(known.bonus_type, &known.bytes);
-        let after = generation(object_type(record.bonus_type)?, bonus);
+        let before = file_owner::generation(known.bonus_type, &known.bytes);
+        let after = file_owner::generation(object_type(record.bonus_type)?, bonus);
         match (before, after) {
             // The file of an earlier stream without -L, in one with it: what the stream does not bring again stays as it is.
             (Some(before), Some(after)) if before == after => {
@@ -517,21 +517,6 @@ pub(super) fn block_pointers(record: &Object) -> u8 {
     }
     let left = SHARED - record.bonus_len.min(SHARED);
     u8::try_from(1 + left / 128).unwrap_or(u8::MAX)
-}
-
-/// The generation of a file, from its bonus: another file of the same object number has another one.
-// OpenZFS: module/zfs/zfs_quota.c, zpl_get_file_info; include/sys/zfs_sa.h, SA_GEN_OFFSET; include/sys/zfs_znode.h, znode_phys_t
-fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
-    let at = match bonus_type {
-        ObjectType::ZNODE => 64,
-        ObjectType::SA => {
-            let layout = u16::from_le_bytes(bonus.get(4..6)?.try_into().ok()?);
-            usize::from(layout >> 10) * 8 + 16
-        }
-        _ => return None,
-    };
-    let bytes = bonus.get(at..at + 8)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// What a record says of an object's dnode.

@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
+use ondisk::DecodeError;
+use ondisk::bytes::u64_at;
 use ondisk::nvlist::NvList;
+use ondisk::sa::{self, SaHeader, attr};
 
+use super::VALUE_MAX_BYTES;
 use super::registry::{Plan, Registry};
-use super::{VALUE_MAX_BYTES, attr};
 use crate::acl::posix::PosixAcl;
 use crate::{FsError, FsResult, Timestamp};
-
-const MAGIC: u32 = 0x002F_505A;
 
 /// All attributes of one object. Variable ones are shared, so that a clone is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,11 +130,7 @@ impl Attrs {
     }
 
     fn set_words(&mut self, standard: u16, v: &[u8]) -> bool {
-        let word = |i: usize| -> u64 {
-            let mut w = [0; 8];
-            w.copy_from_slice(&v[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(w)
-        };
+        let word = |i: usize| u64_at(v, i * 8);
         let expected = match standard {
             attr::ATIME | attr::MTIME | attr::CTIME | attr::CRTIME => 16,
             _ => 8,
@@ -185,6 +182,14 @@ impl Attrs {
         }
     }
 
+    /// The bytes of an attribute of one or two words, the second 0 where there is one.
+    fn bytes_of(&self, standard: u16) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let words = bytes.chunks_exact_mut(8).zip(self.word_of(standard));
+        words.for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
     /// Takes the attributes of one buffer (a bonus, then possibly a spill block).
     ///
     /// # Errors
@@ -195,25 +200,10 @@ impl Attrs {
         registry: &Registry,
         layout: &[u16],
     ) -> FsResult<()> {
-        let header = Header::decode(buffer)?;
-        let mut at = header.size;
-        let mut variable = 0;
-        for &number in layout {
-            let length = registry
-                .length(number)
-                .ok_or(FsError::Corrupt("attribute is not registered"))?;
-            let length = if length == 0 {
-                let length = header.length(buffer, variable)?;
-                variable += 1;
-                length
-            } else {
-                usize::from(length)
-            };
-            at = at.next_multiple_of(8);
-            let value = buffer
-                .get(at..at + length)
-                .ok_or(FsError::Corrupt("attributes end beyond their buffer"))?;
-            at += length;
+        let found = sa::attributes(buffer, layout, |number| registry.length(number));
+        for attribute in found.map_err(malformed)? {
+            let (number, range) = attribute.map_err(malformed)?;
+            let value = sa::bytes_of(buffer, &range);
             match registry.standard(number) {
                 Some(attr::DACL_ACES) => self.acl = Some(Rc::from(value)),
                 Some(attr::SYMLINK) => self.symlink = Some(Rc::from(value)),
@@ -230,7 +220,7 @@ impl Attrs {
     /// # Errors
     /// [`FsError::Corrupt`] when it has no header.
     pub(crate) fn layout_of(buffer: &[u8]) -> FsResult<u16> {
-        Ok(Header::decode(buffer)?.layout)
+        Ok(SaHeader::decode(buffer).map_err(malformed)?.layout)
     }
 
     /// Encodes the bonus and, if the plan has one, the spill block.
@@ -253,42 +243,27 @@ impl Attrs {
     }
 
     fn encode_buffer(&self, registry: &Registry, layout: u16, attrs: &[u16], out: &mut Vec<u8>) {
-        let variable = attrs
-            .iter()
-            .filter(|&&n| registry.length(n) == Some(0))
-            .count();
-        let header = header_size(variable);
-        out.extend_from_slice(&MAGIC.to_le_bytes());
-        let info = layout
-            | u16::try_from((header / 8) << 10).expect("a header has at most a few dozen lengths");
-        out.extend_from_slice(&info.to_le_bytes());
-        for &number in attrs.iter().filter(|&&n| registry.length(n) == Some(0)) {
-            let length =
-                u16::try_from(self.len_of_number(registry, number)).expect("checked by the plan");
-            out.extend_from_slice(&length.to_le_bytes());
-        }
-        out.resize(header, 0);
+        let variable = attrs.iter().filter(|&&n| registry.length(n) == Some(0));
+        let lengths = variable.map(|&number| {
+            u16::try_from(self.len_of_number(registry, number)).expect("checked by the plan")
+        });
+        sa::put_header(out, layout, lengths).expect("checked by the plan");
         for &number in attrs {
-            out.resize(out.len().next_multiple_of(8), 0);
-            match registry.standard(number) {
-                Some(attr::DACL_ACES) => out.extend_from_slice(self.acl.as_deref().unwrap_or(&[])),
-                Some(attr::SYMLINK) => {
-                    out.extend_from_slice(self.symlink.as_deref().unwrap_or(&[]));
-                }
-                Some(attr::DXATTR) => out.extend_from_slice(self.dxattr.as_deref().unwrap_or(&[])),
+            let words;
+            let value = match registry.standard(number) {
+                Some(attr::DACL_ACES) => self.acl.as_deref(),
+                Some(attr::SYMLINK) => self.symlink.as_deref(),
+                Some(attr::DXATTR) => self.dxattr.as_deref(),
                 Some(standard) if self.has(standard) => {
-                    let words = self.word_of(standard);
-                    out.extend_from_slice(&words[0].to_le_bytes());
-                    if self.len_of(standard) == 16 {
-                        out.extend_from_slice(&words[1].to_le_bytes());
-                    }
+                    words = self.bytes_of(standard);
+                    words.get(..self.len_of(standard))
                 }
                 _ => {
-                    if let Some((_, value)) = self.other.iter().find(|(n, _)| *n == number) {
-                        out.extend_from_slice(value);
-                    }
+                    let other = self.other.iter().find(|(n, _)| *n == number);
+                    other.map(|(_, value)| &**value)
                 }
-            }
+            };
+            sa::put_attribute(out, value.unwrap_or(&[]));
         }
     }
 
@@ -331,45 +306,8 @@ impl Attrs {
     }
 }
 
-/// Returns the size of a header with this many variable attributes: the first length has its place in the first eight bytes.
-pub(crate) fn header_size(variable: usize) -> usize {
-    (8 + 2 * variable.saturating_sub(1)).next_multiple_of(8)
-}
-
-struct Header {
-    layout: u16,
-    size: usize,
-}
-
-impl Header {
-    fn decode(buffer: &[u8]) -> FsResult<Self> {
-        let Some(bytes) = buffer.first_chunk::<8>() else {
-            return Err(FsError::Corrupt("attribute buffer without header"));
-        };
-        if u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) != MAGIC {
-            return Err(FsError::Corrupt("attribute header magic"));
-        }
-        let info = u16::from_le_bytes([bytes[4], bytes[5]]);
-        let size = usize::from(info >> 10) * 8;
-        if size < 8 || size > buffer.len() {
-            return Err(FsError::Corrupt("attribute header size"));
-        }
-        Ok(Self {
-            layout: info & 0x3ff,
-            size,
-        })
-    }
-
-    fn length(&self, buffer: &[u8], index: usize) -> FsResult<usize> {
-        let at = 6 + 2 * index;
-        if at + 2 > self.size {
-            return Err(FsError::Corrupt("attribute header has too few lengths"));
-        }
-        Ok(usize::from(u16::from_le_bytes([
-            buffer[at],
-            buffer[at + 1],
-        ])))
-    }
+fn malformed(error: DecodeError) -> FsError {
+    FsError::Corrupt(error.what)
 }
 
 /// Returns a stored time as a time.

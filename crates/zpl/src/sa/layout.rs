@@ -9,15 +9,17 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
+use ondisk::sa::{
+    ATTRIBUTES, Attribute, HEADER_SIZE_MAX, LAYOUT_FIRST, LAYOUT_MAX, LAYOUTS_KEY, REGISTRY_KEY,
+    attr, header_size,
+};
 use ondisk::{ObjectId, ObjectType};
 
-use super::attrs::{Attrs, header_size};
+use super::ORDER;
+use super::attrs::Attrs;
 use super::registry::{Layout, Plan, Registry};
-use super::{ORDER, STANDARD, attr, registry_value};
 use crate::{FsError, FsResult};
 
-/// Layouts 0 and 1 mean a legacy record and nothing; stored ones are dense from here.
-const FIRST_LAYOUT: u16 = 2;
 const SPILL_MAX_BYTES: usize = 128 << 10;
 
 /// Bytes of a dnode of so many slots that a bonus with one block pointer may take.
@@ -64,8 +66,8 @@ impl SaTables {
     /// Reads the tables of an existing file system.
     pub(crate) async fn open(os: &Objset, master: ObjectId) -> FsResult<Self> {
         let tables = Self::empty(master);
-        let registry = zap::lookup_u64(os, master, "REGISTRY").await?;
-        let layouts = zap::lookup_u64(os, master, "LAYOUTS").await?;
+        let registry = zap::lookup_u64(os, master, REGISTRY_KEY).await?;
+        let layouts = zap::lookup_u64(os, master, LAYOUTS_KEY).await?;
         if let Some(object) = registry {
             tables.registry_object.set(Some(ObjectId(object)));
             let mut values = Vec::new();
@@ -86,8 +88,7 @@ impl SaTables {
                 let number = std::str::from_utf8(&entry.name)
                     .ok()
                     .and_then(|n| n.parse::<u16>().ok());
-                // The number has ten bits in a buffer's header.
-                let Some(number) = number.filter(|&n| n < 1024) else {
+                let Some(number) = number.filter(|&n| n <= LAYOUT_MAX) else {
                     return Err(FsError::Corrupt("attribute layout number"));
                 };
                 let ZapValue::U16(attrs) = entry.value else {
@@ -174,15 +175,19 @@ impl SaTables {
         attrs.check_lengths()?;
         let registry = self.registry.borrow();
         let order = order_of(attrs, &registry);
+        let header_of = |numbers: &[u16]| {
+            let is_variable = |&&n: &&u16| registry.length(n) == Some(0);
+            header_size(numbers.iter().filter(is_variable).count())
+        };
         let size_of = |numbers: &[u16]| -> usize {
-            let variable = numbers
-                .iter()
-                .filter(|&&n| registry.length(n) == Some(0))
-                .count();
-            numbers.iter().fold(header_size(variable), |at, &n| {
+            numbers.iter().fold(header_of(numbers), |at, &n| {
                 at.next_multiple_of(8) + attrs.len_of_number(&registry, n)
             })
         };
+        // A damaged file system may have registered any number of attributes, each without a byte.
+        if header_of(&order) > HEADER_SIZE_MAX {
+            return Err(FsError::AttributeTooLarge);
+        }
         if size_of(&order) <= bonus_max {
             return Ok(Split {
                 bonus: order,
@@ -227,32 +232,24 @@ impl SaTables {
         } else {
             let object =
                 zap::create(os, &ZapSpec::new(ObjectType::SA_ATTR_REGISTRATION), tx).await?;
-            zap::add_u64(os, self.master, "REGISTRY", object.0, tx).await?;
+            zap::add_u64(os, self.master, REGISTRY_KEY, object.0, tx).await?;
             self.registry_object.set(Some(object));
             object
         };
         let old = self.registry();
         let mut next = old.len();
-        let mut numbers = [0; STANDARD.len()];
-        for (standard, (name, length, byteswap)) in STANDARD.iter().enumerate() {
-            let number =
-                if let Some(number) = old.number(u16::try_from(standard).expect("small table")) {
-                    number
-                } else {
-                    let number = u16::try_from(next)
-                        .map_err(|_| FsError::Corrupt("attribute registry is full"))?;
-                    next += 1;
-                    zap::add_u64(
-                        os,
-                        object,
-                        name,
-                        registry_value(number, *length, *byteswap),
-                        tx,
-                    )
-                    .await?;
-                    number
-                };
-            numbers[standard] = number;
+        let mut numbers = [0; ATTRIBUTES.len()];
+        for (known, slot) in ATTRIBUTES.iter().zip(&mut numbers) {
+            *slot = if let Some(number) = old.number(known.number) {
+                number
+            } else {
+                let number = u16::try_from(next)
+                    .map_err(|_| FsError::Corrupt("attribute registry is full"))?;
+                next += 1;
+                let value = Attribute { number, ..*known }.registry_value();
+                zap::add_u64(os, object, known.name, value, tx).await?;
+                number
+            };
         }
         *self.registry.borrow_mut() = Rc::new(old.extended(next, numbers));
         Ok(())
@@ -270,7 +267,7 @@ impl SaTables {
             object
         } else {
             let object = zap::create(os, &ZapSpec::new(ObjectType::SA_ATTR_LAYOUTS), tx).await?;
-            zap::add_u64(os, self.master, "LAYOUTS", object.0, tx).await?;
+            zap::add_u64(os, self.master, LAYOUTS_KEY, object.0, tx).await?;
             self.layouts_object.set(Some(object));
             object
         };
@@ -280,8 +277,8 @@ impl SaTables {
             }
             let number = u16::try_from(self.layouts.borrow().len())
                 .unwrap_or(u16::MAX)
-                .max(FIRST_LAYOUT);
-            if number >= 1024 {
+                .max(LAYOUT_FIRST);
+            if number > LAYOUT_MAX {
                 return Err(FsError::NoSpace);
             }
             zap::add(
@@ -337,15 +334,9 @@ mod tests {
     use super::*;
 
     fn registry() -> Registry {
-        let values: Vec<(Vec<u8>, u64)> = STANDARD
+        let values: Vec<(Vec<u8>, u64)> = ATTRIBUTES
             .iter()
-            .enumerate()
-            .map(|(n, (name, len, swap))| {
-                (
-                    name.as_bytes().to_vec(),
-                    registry_value(u16::try_from(n).expect("small"), *len, *swap),
-                )
-            })
+            .map(|known| (known.name.as_bytes().to_vec(), known.registry_value()))
             .collect();
         Registry::from_values(&values).expect("dense")
     }
@@ -372,7 +363,7 @@ mod tests {
             if !attrs.is_empty() && !tables.by_attrs.borrow().contains_key(attrs) {
                 let number = u16::try_from(tables.layouts.borrow().len())
                     .expect("few")
-                    .max(FIRST_LAYOUT);
+                    .max(LAYOUT_FIRST);
                 tables.remember(Rc::new(Layout {
                     number,
                     attrs: attrs.clone().into_boxed_slice(),

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use super::STANDARD;
+use ondisk::sa::{ATTRIBUTES, Attribute, decode_registry_value};
+
 use crate::{FsError, FsResult};
 
 /// One order of attributes.
@@ -26,7 +27,7 @@ pub(crate) struct Plan {
 pub(crate) struct Registry {
     lengths: Vec<u16>,
     standard: Vec<Option<u16>>,
-    numbers: [Option<u16>; STANDARD.len()],
+    numbers: [Option<u16>; ATTRIBUTES.len()],
 }
 
 impl Registry {
@@ -38,21 +39,20 @@ impl Registry {
         let mut registry = Self {
             lengths: vec![0; values.len()],
             standard: vec![None; values.len()],
-            numbers: [None; STANDARD.len()],
+            numbers: [None; ATTRIBUTES.len()],
         };
         for (name, value) in values {
-            let number = usize::try_from(value & 0xffff).expect("16 bits");
+            let (number, length) = decode_registry_value(*value);
             // Numbers are dense: a reader sizes its table by the number of entries.
-            if number >= values.len() {
+            let at = usize::from(number);
+            if at >= values.len() {
                 return Err(FsError::Corrupt("attribute registry is not dense"));
             }
-            registry.lengths[number] = u16::try_from((value >> 24) & 0xffff).expect("16 bits");
-            if let Some(standard) = STANDARD
-                .iter()
-                .position(|(known, _, _)| known.as_bytes() == name.as_slice())
-            {
-                registry.standard[number] = Some(u16::try_from(standard).expect("small table"));
-                registry.numbers[standard] = Some(u16::try_from(number).expect("16 bits"));
+            registry.lengths[at] = length;
+            let is_name = |known: &&Attribute| known.name.as_bytes() == name.as_slice();
+            if let Some(known) = ATTRIBUTES.iter().find(is_name) {
+                registry.standard[at] = Some(known.number);
+                registry.numbers[usize::from(known.number)] = Some(number);
             }
         }
         Ok(registry)
@@ -65,7 +65,7 @@ impl Registry {
 
     /// Returns the registry of `len` numbers in which every usual attribute has the number given; foreign attributes keep their
     /// numbers and lengths.
-    pub(super) fn extended(&self, len: usize, numbers: [u16; STANDARD.len()]) -> Self {
+    pub(super) fn extended(&self, len: usize, numbers: [u16; ATTRIBUTES.len()]) -> Self {
         assert!(len >= self.len(), "a registered number is never given up");
         let mut registry = Self {
             lengths: self.lengths.clone(),
@@ -73,10 +73,9 @@ impl Registry {
             numbers: numbers.map(Some),
         };
         registry.lengths.resize(len, 0);
-        for (standard, number) in numbers.into_iter().enumerate() {
-            registry.lengths[usize::from(number)] = STANDARD[standard].1;
-            registry.standard[usize::from(number)] =
-                Some(u16::try_from(standard).expect("small table"));
+        for (known, number) in ATTRIBUTES.iter().zip(numbers) {
+            registry.lengths[usize::from(number)] = known.length;
+            registry.standard[usize::from(number)] = Some(known.number);
         }
         registry
     }
