@@ -12,12 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod canary;
-mod dictionaries;
 mod grammar;
 mod records;
 mod roots;
 mod stored;
 mod wire;
+mod zaps;
 
 /// A target: its name (and corpus folder), what to run, and how much it may allocate.
 pub struct Target {
@@ -157,17 +157,17 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "zap_micro",
-        run: dictionaries::micro,
+        run: zaps::micro,
         memory_max: proportional,
     },
     Target {
         name: "zap_fat",
-        run: dictionaries::fat,
+        run: zaps::fat,
         memory_max: proportional,
     },
     Target {
         name: "zap_leaf",
-        run: dictionaries::leaf,
+        run: zaps::leaf,
         memory_max: proportional,
     },
     // A block of at most 1 MiB is asked for (see the target), and decoders keep contexts.

@@ -97,7 +97,7 @@ fn grants_are_stored_and_shown() {
         return;
     }
     check("zpool export tank", "");
-    // zdb knows who refers to a dictionary of grants, but not that its entries refer to others: so, too, of OpenZFS's own pools.
+    // zdb knows which directory refers to a ZAP of grants, but not that its entries refer to others: so, too, of OpenZFS's own pools.
     let objects = tests::oracle::zdb_clean_but(&place.path("work"), "tank", &|line| {
         line.contains("(DSL permissions)")
     })

@@ -187,7 +187,7 @@ fn usage(golden: &Golden, pool: &PoolHandle) -> Result<Vec<String>> {
 }
 
 /// Properties that say something else, or nothing, when the key of an encrypted dataset is not loaded: what is in the file
-/// system's own dictionary, and the key's status itself.
+/// system's own ZAP, and the key's status itself.
 fn needs_key(property: &str) -> bool {
     [
         "version",

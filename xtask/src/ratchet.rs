@@ -65,6 +65,7 @@ const INVENTED: &[(&str, &str)] = &[
     ("live_on", "enter daemon"),
     ("lives_on", "is daemon"),
     ("breathe", "yield_every"),
+    ("dictionary", "ZAP"),
     ("errand", "job"),
     ("errands", "jobs"),
     ("forgive", "clear lost flush"),

@@ -292,7 +292,7 @@ impl Objset {
         if state.layers[at].blocks.contains_key(&block) {
             return Some(at);
         }
-        // What a dictionary changes is counted with its block, what a writer changes as he goes.
+        // What a ZAP changes is counted with its block, what a writer changes as he goes.
         let all_counts = given.is_empty();
         let data = if given == (0..size) {
             Block::Shared(IoBuf::empty())
@@ -318,7 +318,7 @@ impl Objset {
     }
 
     /// Makes block `block` changeable in `tx`'s layer and no other, loading it first. For callers that apply their change to every
-    /// newer view themselves (dictionaries).
+    /// newer view themselves (ZAPs).
     pub(crate) async fn own_block(&self, dnode: &Rc<Dnode>, block: u64, tx: &Tx) -> Result<()> {
         let mut loaded = None;
         while self
@@ -421,7 +421,7 @@ impl Objset {
         self.set_block_size_dnode(&dnode, bytes, true, tx).await
     }
 
-    /// `write_through` also changes newer layers (dictionaries do that themselves).
+    /// `write_through` also changes newer layers (ZAPs do that themselves).
     pub(crate) async fn set_block_size_dnode(
         &self,
         dnode: &Rc<Dnode>,

@@ -309,13 +309,13 @@ pub(crate) struct DnodeState {
 pub(crate) struct Dnode {
     pub(crate) id: ObjectId,
     pub(crate) state: RefCell<DnodeState>,
-    /// Orders dictionary operations on the object.
+    /// Orders ZAP operations on the object.
     pub(crate) gate: Gate,
     /// Used since the last sweep for idle dnodes.
     pub(crate) touched: Cell<bool>,
     /// Changes whenever content of the newest view does.
     pub(crate) version: Cell<u64>,
-    /// Index of a small dictionary, valid for one `version`.
+    /// Index of a small ZAP, valid for one `version`.
     pub(crate) micro: RefCell<Option<MicroIndex>>,
     /// The reads in order, for prefetch.
     pub(crate) readers: RefCell<Readers>,

@@ -38,30 +38,30 @@ pub enum DmuError {
     /// The pool has no space left for the transaction.
     #[error("out of space")]
     NoSpace,
-    /// A dictionary has no such key.
-    #[error("no such entry in dictionary object {object}")]
+    /// A ZAP has no such key.
+    #[error("no such entry in ZAP object {object}")]
     ZapNoEntry {
-        /// The dictionary.
+        /// The ZAP.
         object: ObjectId,
     },
-    /// A dictionary already has the key.
-    #[error("entry already exists in dictionary object {object}")]
+    /// A ZAP already has the key.
+    #[error("entry already exists in ZAP object {object}")]
     ZapEntryExists {
-        /// The dictionary.
+        /// The ZAP.
         object: ObjectId,
     },
-    /// A key or a value is too long for a dictionary, or the dictionary cannot grow any more.
-    #[error("dictionary object {object}: {what}")]
+    /// A key or a value is too long for a ZAP, or the ZAP cannot grow any more.
+    #[error("ZAP object {object}: {what}")]
     ZapLimit {
-        /// The dictionary.
+        /// The ZAP.
         object: ObjectId,
         /// Which limit.
         what: &'static str,
     },
     /// The stored value has another integer width or count than was asked for.
-    #[error("dictionary object {object} holds a value of another shape")]
+    #[error("ZAP object {object} holds a value of another shape")]
     ZapShape {
-        /// The dictionary.
+        /// The ZAP.
         object: ObjectId,
     },
     /// Bytes read from the pool break a rule of the format.

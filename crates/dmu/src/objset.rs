@@ -58,7 +58,7 @@ pub(crate) struct ObjsetShared {
     pub(crate) policy: Cell<WritePolicy>,
     /// The table of dnodes, as an object.
     pub(crate) meta: Rc<Dnode>,
-    /// The three usage dictionaries, in the order user, group, project.
+    /// The three usage ZAPs, in the order user, group, project.
     pub(crate) usage: [Rc<Dnode>; 3],
     pub(crate) header: RefCell<Header>,
     pub(crate) root: Cell<BlockPointer>,
@@ -367,7 +367,7 @@ impl Objset {
         self.0.meta.base().fill()
     }
 
-    /// The dnodes that are stored in the objset block itself: the table of dnodes and the usage dictionaries. For checkers.
+    /// The dnodes that are stored in the objset block itself: the table of dnodes and the usage ZAPs. For checkers.
     #[must_use]
     pub fn inline_dnodes(&self) -> Vec<(ObjectId, DnodePhys)> {
         let mut out = vec![(META_DNODE, self.0.meta.base().to_phys())];

@@ -1,4 +1,4 @@
-//! Who uses how much: per user, group and project, bytes and numbers of objects, kept in three dictionaries.
+//! Who uses how much: per user, group and project, bytes and numbers of objects, kept in three ZAPs.
 //!
 //! format/06 section 2. An object counts 512 bytes plus its used bytes; each sync adds the differences of the objects it wrote.
 
@@ -16,7 +16,7 @@ use crate::zap;
 /// Bytes an object counts besides its blocks (OpenZFS: `DNODE_MIN_SIZE`, whatever its slots).
 const DNODE_BYTES: i64 = 512;
 
-/// Differences of one sync, by dictionary (0 user, 1 group, 2 project) and id: bytes and objects.
+/// Differences of one sync, by ZAP (0 user, 1 group, 2 project) and id: bytes and objects.
 #[derive(Default)]
 pub(crate) struct UsageDelta(RefCell<BTreeMap<(usize, u64), (i64, i64)>>);
 
@@ -71,7 +71,7 @@ impl UsageDelta {
         }
     }
 
-    /// Brings the dictionaries up to date in the syncing group. They become dirty, to be written next.
+    /// Brings the ZAPs up to date in the syncing group. They become dirty, to be written next.
     pub(crate) async fn store(&self, os: &Objset, txg: Txg) -> Result<()> {
         let map = self.0.take();
         let tx = os.0.services.clock.syncing_tx(txg);
@@ -96,7 +96,7 @@ impl UsageDelta {
 }
 
 impl Objset {
-    /// Bytes used by a user, group or project (`which` 0, 1, 2) as of the newest change of the dictionaries; and objects.
+    /// Bytes used by a user, group or project (`which` 0, 1, 2) as of the newest change of the ZAPs; and objects.
     ///
     /// # Errors
     /// Read errors.
@@ -116,7 +116,7 @@ impl Objset {
         Ok((bytes, objects))
     }
 
-    /// All entries of a usage dictionary (`which`: 0 users, 1 groups, 2 projects): name as stored (`hex` or `obj-hex`), value.
+    /// All entries of a usage ZAP (`which`: 0 users, 1 groups, 2 projects): name as stored (`hex` or `obj-hex`), value.
     ///
     /// # Errors
     /// Read errors.

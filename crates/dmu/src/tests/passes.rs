@@ -42,7 +42,7 @@ fn later_passes_rewrite_in_place() {
                     vec![0_u8; 200_000],
                 ));
             }
-            let dictionary = zap::create(&os, &ZapSpec::new(ObjectType::OBJECT_DIRECTORY), &tx)
+            let names = zap::create(&os, &ZapSpec::new(ObjectType::OBJECT_DIRECTORY), &tx)
                 .await
                 .expect("creates");
             drop(tx);
@@ -71,7 +71,7 @@ fn later_passes_rewrite_in_place() {
                     }
                     for _ in 0..30 {
                         let n = random.below(300);
-                        zap::update_u64(&os, dictionary, format!("{n}"), n * u64::from(pass), &tx)
+                        zap::update_u64(&os, names, format!("{n}"), n * u64::from(pass), &tx)
                             .await
                             .expect("updates");
                         numbers.insert(n, n * u64::from(pass));
@@ -97,7 +97,7 @@ fn later_passes_rewrite_in_place() {
                 }
                 for (n, want) in &numbers {
                     assert_eq!(
-                        zap::lookup_u64(&apart, dictionary, format!("{n}"))
+                        zap::lookup_u64(&apart, names, format!("{n}"))
                             .await
                             .expect("found"),
                         Some(*want)
@@ -243,7 +243,7 @@ fn usage_follows_owners_sizes_and_frees() {
                     assert_eq!(
                         os.usage(which, id).await.expect("readable"),
                         want,
-                        "dictionary {which}, id {id}"
+                        "usage ZAP {which}, id {id}"
                     );
                 }
             }

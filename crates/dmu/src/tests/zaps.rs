@@ -1,4 +1,4 @@
-//! Dictionaries against a `BTreeMap`: conversion, growth, removal, cursors, overlapping groups, reopening.
+//! ZAPs against a `BTreeMap`: conversion, growth, removal, cursors, overlapping groups, reopening.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ async fn compare(os: &Objset, object: ObjectId, model: &Model) {
 
 fn name(random: &mut Random, space: u64) -> Vec<u8> {
     let n = random.below(space);
-    // Some names are too long for a micro dictionary.
+    // Some names are too long for a micro ZAP.
     let width = if n.is_multiple_of(97) {
         60 + usize::try_from(n % 100).expect("small")
     } else {
@@ -189,21 +189,21 @@ fn scenario(seed: u64, space: u64, steps: u64, plain: bool) {
 }
 
 #[test]
-fn small_dictionaries() {
+fn small_zaps() {
     for seed in 0..10 {
         scenario(seed, 60, 1500, true);
     }
 }
 
 #[test]
-fn growing_dictionaries_with_all_kinds_of_values() {
+fn growing_zaps_with_all_kinds_of_values() {
     for seed in 0..6 {
         scenario(seed, 3000, 4000, false);
     }
 }
 
 #[test]
-fn micro_dictionaries_that_pass_128_kib() {
+fn micro_zaps_that_pass_128_kib() {
     scenario(1, 9000, 9000, true);
 }
 
@@ -265,7 +265,7 @@ fn cursors_survive_changes() {
 }
 
 #[test]
-fn a_large_dictionary_grows_its_table() {
+fn a_large_zap_grows_its_table() {
     run(5, |handle| async move {
         let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
             .await

@@ -1,4 +1,4 @@
-//! Fat dictionaries: header block, table of leaf numbers by the top bits of the hash, leaf blocks edited in place.
+//! Fat ZAPs: header block, table of leaf numbers by the top bits of the hash, leaf blocks edited in place.
 //!
 //! Each step first reads and makes ours every block it touches, and then changes them without an await in between.
 
@@ -23,12 +23,12 @@ pub(crate) async fn header(view: &View<'_>) -> Result<FatHeader> {
         .map_err(|e| view.corrupt(0, &e))
 }
 
-/// Makes the object an empty fat dictionary with one leaf. Block 0, if there was one, must be ours.
+/// Makes the object an empty fat ZAP with one leaf. Block 0, if there was one, must be ours.
 pub(crate) fn create(view: &View<'_>, header: &FatHeader, block_size: usize, tx: &Tx) {
     let at = view.os.dirty_layer(view.dnode, tx);
     {
         let core = &mut view.dnode.state.borrow_mut().layers[at].core;
-        core.block_size = u32::try_from(block_size).expect("dictionary blocks are small");
+        core.block_size = u32::try_from(block_size).expect("ZAP blocks are small");
     }
     let mut first = vec![0; block_size];
     header.encode_into(&mut first);
@@ -68,9 +68,7 @@ async fn leaf_of(
         }
     };
     if leaf == 0 || leaf >= header.free_block {
-        return Err(view
-            .os
-            .corrupt(view.object(), 0, 0, "dictionary pointer table"));
+        return Err(view.os.corrupt(view.object(), 0, 0, "ZAP pointer table"));
     }
     Ok(leaf)
 }
@@ -94,7 +92,7 @@ async fn locate(view: &View<'_>, key: Key<'_>) -> Result<LeafPosition> {
         .with(0, |bytes| -> Result<_> {
             let header = FatHeader::decode(bytes).map_err(|e| view.corrupt(0, &e))?;
             if !key.fits(header.flags) {
-                return Err(view.limit("this dictionary has another kind of key"));
+                return Err(view.limit("this ZAP has another kind of key"));
             }
             let hash = key.hash(header.salt, header.norm_flags, header.flags)?;
             let embedded = (header.pointer_table.blocks == 0)
@@ -116,7 +114,7 @@ async fn with_leaf<R>(
     view.with(block, |bytes| {
         let leaf = Leaf::open(bytes)?;
         if !leaf.covers(hash) {
-            return Err(DecodeError::new("dictionary leaf prefix", 16));
+            return Err(DecodeError::new("ZAP leaf prefix", 16));
         }
         f(&leaf)
     })
@@ -262,7 +260,7 @@ pub(crate) async fn apply(view: &View<'_>, key: Key<'_>, op: Op<'_>, tx: &Tx) ->
     }
 }
 
-/// Adds a number with a known differentiator (conversion of a micro dictionary).
+/// Adds a number with a known differentiator (conversion of a micro ZAP).
 pub(crate) async fn insert_with_cd(
     view: &View<'_>,
     name: &[u8],
@@ -427,7 +425,7 @@ async fn grow_table(view: &View<'_>, header: &FatHeader, tx: &Tx) -> Result<()> 
     let table = header.pointer_table;
     // OpenZFS: module/zfs/zap.c, zap_grow_ptrtbl
     if table.shift + 2 >= u64::from(hash_bits(header.flags)) {
-        return Err(view.limit("the dictionary is full"));
+        return Err(view.limit("the ZAP is full"));
     }
     let block_size = view.block_size();
     let entries_old = 1_u64 << table.shift;

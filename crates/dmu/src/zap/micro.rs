@@ -1,4 +1,4 @@
-//! Micro dictionaries: one block, linear or (when large) with an index in memory over hash and differentiator.
+//! Micro ZAPs: one block, linear or (when large) with an index in memory over hash and differentiator.
 
 use ondisk::zap::{self as codec, FatHeader, hash, micro as block};
 
@@ -14,7 +14,7 @@ const LINEAR_BYTES: usize = 4096;
 const GROWTH: usize = 512;
 const _: () = assert!(GROWTH.is_multiple_of(64) && LINEAR_BYTES.is_multiple_of(GROWTH));
 
-/// Makes the index current if the dictionary is large enough for one; tells whether it is there.
+/// Makes the index current if the ZAP is large enough for one; tells whether it is there.
 async fn indexed(view: &View<'_>) -> Result<bool> {
     if view.block_size() <= LINEAR_BYTES || !view.is_top() {
         return Ok(false);
@@ -87,7 +87,7 @@ pub(crate) async fn find(view: &View<'_>, key: Key<'_>) -> Result<Option<u64>> {
     }
 }
 
-/// Applies an operation; `None` when the dictionary must become fat first.
+/// Applies an operation; `None` when the ZAP must become fat first.
 pub(crate) async fn apply(
     view: &View<'_>,
     key: Key<'_>,
@@ -95,7 +95,7 @@ pub(crate) async fn apply(
     tx: &Tx,
 ) -> Result<Option<u64>> {
     let Key::Name(name) = key else {
-        return Err(view.limit("integer keys need a dictionary made for them"));
+        return Err(view.limit("integer keys need a ZAP made for them"));
     };
     let found = search(view, name).await?;
     let (new, was) = match (op, found) {
@@ -311,7 +311,7 @@ pub(crate) async fn list(view: &View<'_>, from: Position, max: usize) -> Result<
     .await?
 }
 
-/// Makes the dictionary fat, keeping salt, normalization and differentiators.
+/// Makes the ZAP fat, keeping salt, normalization and differentiators.
 pub(crate) async fn upgrade(view: &View<'_>, tx: &Tx) -> Result<()> {
     let (salt, norm) = header(view).await?;
     let entries: Vec<(Vec<u8>, u64, u32)> = view

@@ -7,7 +7,7 @@ use ondisk::zap::{hash, micro as block};
 use super::value::normal;
 use crate::error::DmuError;
 
-/// Index of the newest version of a micro dictionary.
+/// Index of the newest version of a micro ZAP.
 pub(crate) struct MicroIndex {
     /// `Dnode::version` it describes.
     pub(super) version: u64,

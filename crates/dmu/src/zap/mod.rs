@@ -1,10 +1,10 @@
-//! Dictionaries in objects: micro (one block of names to numbers) and fat (a hash table of leaf blocks).
+//! ZAPs in objects: micro (one block of names to numbers) and fat (a hash table of leaf blocks).
 //!
-//! A dictionary starts micro, grows by 512 bytes, and becomes fat when it passes 128 KiB or gets a long name or another value than
+//! A ZAP starts micro, grows by 512 bytes, and becomes fat when it passes 128 KiB or gets a long name or another value than
 //! one number. Blocks are edited in place in the transaction's layer; no block is decoded as a whole.
 //!
-//! Operations on one dictionary exclude each other (readers share). A change in an older transaction group than the newest change
-//! of the dictionary is made in every newer version too, separately, so that each version stays consistent in itself.
+//! Operations on one ZAP exclude each other (readers share). A change in an older transaction group than the newest change
+//! of the ZAP is made in every newer version too, separately, so that each version stays consistent in itself.
 
 mod fat;
 mod micro;
@@ -39,14 +39,14 @@ pub struct ZapEntry {
     pub next_cookie: u64,
 }
 
-/// How to create a dictionary.
+/// How to create a ZAP.
 #[derive(Debug, Clone)]
 pub struct ZapSpec {
     /// Object type.
     pub object_type: ObjectType,
     /// Normalization of names (`u8_textprep` bits), 0 for byte-exact.
     pub normalization: u64,
-    /// Flags: 1 48-bit hashes, 2 integer keys, 4 keys are hashes. Non-zero makes the dictionary fat from the start.
+    /// Flags: 1 48-bit hashes, 2 integer keys, 4 keys are hashes. Non-zero makes the ZAP fat from the start.
     pub flags: u64,
     /// Bonus type and length.
     pub bonus: (ObjectType, u16),
@@ -59,7 +59,7 @@ pub struct ZapSpec {
 }
 
 impl ZapSpec {
-    /// A plain dictionary of a type.
+    /// A plain ZAP of a type.
     #[must_use]
     pub fn new(object_type: ObjectType) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl ZapSpec {
     }
 }
 
-/// What is known of a dictionary.
+/// What is known of a ZAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZapInfo {
     /// One block of names to numbers.
@@ -119,7 +119,7 @@ pub(crate) enum Op<'a> {
     Increment(i64),
 }
 
-/// A dictionary in one view.
+/// A ZAP in one view.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) os: &'a Objset,
@@ -151,14 +151,14 @@ impl View<'_> {
             .await?;
         found.ok_or_else(|| {
             self.os
-                .corrupt(self.dnode.id, 0, block, "dictionary block, missing")
+                .corrupt(self.dnode.id, 0, block, "ZAP block, missing")
         })
     }
 
     async fn kind(&self) -> Result<BlockKind> {
         match self.with(0, codec::block_kind).await? {
             Some(kind @ (BlockKind::Micro | BlockKind::FatHeader)) => Ok(kind),
-            _ => Err(self.os.corrupt(self.dnode.id, 0, 0, "dictionary")),
+            _ => Err(self.os.corrupt(self.dnode.id, 0, 0, "ZAP")),
         }
     }
 
@@ -274,7 +274,7 @@ impl View<'_> {
     }
 }
 
-/// Creates a dictionary.
+/// Creates a ZAP.
 ///
 /// # Errors
 /// As `Objset::allocate`.
@@ -284,7 +284,7 @@ pub async fn create(os: &Objset, spec: &ZapSpec, tx: &Tx) -> Result<ObjectId> {
     Ok(object)
 }
 
-/// Creates a dictionary with a given object number.
+/// Creates a ZAP with a given object number.
 ///
 /// # Errors
 /// As `Objset::allocate_at`.
@@ -293,7 +293,7 @@ pub async fn create_at(os: &Objset, object: ObjectId, spec: &ZapSpec, tx: &Tx) -
     fill_new(os, object, spec, tx).await
 }
 
-/// Makes an allocated, empty object a dictionary (zapification keeps the bonus). Its block size must be a multiple of 512 up to
+/// Makes an allocated, empty object a ZAP (zapification keeps the bonus). Its block size must be a multiple of 512 up to
 /// 128 KiB.
 ///
 /// # Errors
@@ -316,7 +316,7 @@ pub async fn format(os: &Objset, object: ObjectId, normalization: u64, tx: &Tx) 
     Ok(())
 }
 
-/// Makes one of the objset's built-in dictionaries.
+/// Makes one of the objset's built-in ZAPs.
 pub(crate) async fn format_special(
     os: &Objset,
     dnode: &Rc<Dnode>,
@@ -359,7 +359,7 @@ fn new_salt(os: &Objset) -> u64 {
     os.services().handle.random_u64() | 1
 }
 
-/// Describes a dictionary.
+/// Describes a ZAP.
 ///
 /// # Errors
 /// `NoSuchObject`, `Corrupt`, read errors.
@@ -416,7 +416,7 @@ pub async fn lookup_u64(
     }
 }
 
-/// Looks a name up under the dictionary's normalization; returns the value, the stored name, and whether several names match.
+/// Looks a name up under the ZAP's normalization; returns the value, the stored name, and whether several names match.
 /// A byte-exact match is preferred.
 ///
 /// # Errors
@@ -574,7 +574,7 @@ pub async fn cursor(
     }
 }
 
-/// All entries (for small dictionaries), in hash order.
+/// All entries (for small ZAPs), in hash order.
 ///
 /// # Errors
 /// As `lookup`.
@@ -643,7 +643,7 @@ pub async fn lookup_int_key(os: &Objset, object: ObjectId, key: u64) -> Result<O
     lookup_u64(os, object, format!("{key:x}")).await
 }
 
-/// Looks an integer key up (dictionaries with flag 2).
+/// Looks an integer key up (ZAPs with flag 2).
 ///
 /// # Errors
 /// As `lookup`.

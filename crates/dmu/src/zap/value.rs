@@ -1,4 +1,4 @@
-//! Values and keys of dictionaries, as callers see them and as leaves store them.
+//! Values and keys of ZAPs, as callers see them and as leaves store them.
 
 use std::borrow::Cow;
 
@@ -122,7 +122,7 @@ impl Key<'_> {
         }
     }
 
-    /// Refuses keys that no dictionary holds.
+    /// Refuses keys that no ZAP holds.
     pub(crate) fn check(self, object: ondisk::ObjectId) -> Result<()> {
         let bad = match self {
             Self::Name([]) => "a name is not empty",
@@ -136,7 +136,7 @@ impl Key<'_> {
         Err(DmuError::ZapLimit { object, what: bad })
     }
 
-    /// The hash under a dictionary's salt, normalization and flags.
+    /// The hash under a ZAP's salt, normalization and flags.
     pub(crate) fn hash(self, salt: u64, norm: u64, flags: u64) -> Result<u64> {
         match self {
             Self::Name(name) => Ok(codec::hash(salt, &normal(name, norm), flags)),
@@ -144,7 +144,7 @@ impl Key<'_> {
         }
     }
 
-    /// Whether a dictionary with these flags takes this kind of key.
+    /// Whether a ZAP with these flags takes this kind of key.
     pub(crate) fn fits(self, flags: u64) -> bool {
         matches!(self, Self::Words(_)) == (flags & zap_flags::UINT64_KEY != 0)
     }
