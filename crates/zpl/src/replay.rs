@@ -221,10 +221,6 @@ impl Fs {
         file: &Rc<Znode>,
     ) -> FsResult<()> {
         let root = Cred::root();
-        let resize = |size| SetAttr {
-            size: Some(size),
-            ..SetAttr::default()
-        };
         match record.kind {
             kind::WRITE => {
                 let write = record.write().ok_or(DAMAGED)?;
@@ -244,28 +240,23 @@ impl Fs {
             kind::WRITE2 => {
                 let [_, offset, len] = body.words()?;
                 let end = offset.checked_add(len).ok_or(DAMAGED)?;
-                if end <= file.size() {
-                    return Ok(());
+                if end > file.size() {
+                    self.replay_size(file, end).await?;
                 }
-                self.setattr(file.id(), &resize(end), None, &root)
-                    .await
-                    .map(drop)
+                Ok(())
             }
             kind::TRUNCATE => {
                 let [_, offset, len] = body.words()?;
                 let end = offset.checked_add(len).ok_or(DAMAGED)?;
                 // OpenZFS: module/os/linux/zfs/zfs_znode_os.c, zfs_freesp.
                 if len == 0 && offset <= file.size() {
-                    return self
-                        .setattr(file.id(), &resize(offset), None, &root)
-                        .await
-                        .map(drop);
+                    return self.replay_size(file, offset).await;
                 }
                 if offset < file.size() {
                     self.punch(file.id(), offset, len, &root).await?;
                 }
                 if end > file.size() {
-                    self.setattr(file.id(), &resize(end), None, &root).await?;
+                    self.replay_size(file, end).await?;
                 }
                 Ok(())
             }
@@ -284,6 +275,15 @@ impl Fs {
             kind::SETSAXATTR => self.replay_list_entry(body, file).await,
             _ => Err(FsError::NotSupported),
         }
+    }
+
+    async fn replay_size(&self, file: &Znode, size: u64) -> FsResult<()> {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let done = self.setattr(file.id(), &set, None, &Cred::root()).await;
+        done.map(drop)
     }
 
     /// Finds a file by its number alone.
