@@ -474,15 +474,50 @@ impl Tree {
         Ok(buf)
     }
 
+    /// Frees a data block and returns the hole in its place.
+    fn free_data_block(&self, old: &BlockPointer) -> BlockPointer {
+        self.free_block(old);
+        self.context
+            .hole_for(old, self.block_size, self.object_type, 0)
+    }
+
+    /// Writes an indirect block that has changed; one without data below is not stored.
+    async fn write_indirect(
+        &self,
+        level: u8,
+        index: u64,
+        data: IoBuf,
+        old: &BlockPointer,
+    ) -> Result<BlockPointer> {
+        let mut fill = 0;
+        let mut all_holes = true;
+        for bp in BlockPointer::decode_all(&data) {
+            if !bp.is_hole() {
+                all_holes = false;
+                fill += bp.fill();
+            }
+        }
+        if !all_holes {
+            return self.write_block(level, index, data, fill, old).await;
+        }
+        if !old.is_hole() {
+            self.free_block(old);
+        }
+        Ok(self.indirect_hole(level, old))
+    }
+
+    /// The hole in the place of an indirect block.
+    fn indirect_hole(&self, level: u8, old: &BlockPointer) -> BlockPointer {
+        let lsize = self.indirect_bytes() as u64;
+        self.context.hole_for(old, lsize, self.object_type, level)
+    }
+
     /// Writes or frees data block `index`.
     async fn leaf(&self, index: u64, old: BlockPointer) -> Result<BlockPointer> {
         let leaf = self.dirty.borrow_mut().remove(&index);
         let (data, fill) = match leaf {
             None if self.freed.contains(index) && !old.is_hole() => {
-                self.free_block(&old);
-                return Ok(self
-                    .context
-                    .hole_for(&old, self.block_size, self.object_type, 0));
+                return Ok(self.free_data_block(&old));
             }
             None => return Ok(old),
             Some(Leaf::Data(data)) => (data, 1),
@@ -570,7 +605,6 @@ fn node(
     }
     Box::pin(async move {
         let range = tree.range_of(level, index);
-        let lsize = tree.indirect_bytes() as u64;
         if let Old::Bp(bp) = old
             && !tree.has_dirty(&range)
         {
@@ -579,35 +613,15 @@ fn node(
             }
             if tree.freed.covers(&range) {
                 free_subtree(Rc::clone(&tree), level, index, bp).await?;
-                return Ok(tree.context.hole_for(&bp, lsize, tree.object_type, level));
+                return Ok(tree.indirect_hole(level, &bp));
             }
         }
         let mut buf = match old {
             Old::Bp(bp) if !bp.is_hole() => tree.read_indirect(level, index, &bp).await?.into_mut(),
             Old::Bp(bp) => fresh_indirect(&tree, level, &bp),
-            Old::Grown => {
-                let mut buf = IoBufMut::zeroed(tree.indirect_bytes());
-                if level == tree.levels_old {
-                    for (i, bp) in tree
-                        .bps_old
-                        .iter()
-                        .enumerate()
-                        .take(usize::from(tree.pointers))
-                    {
-                        bp.encode_into(
-                            &mut buf[i * BlockPointer::SIZE..(i + 1) * BlockPointer::SIZE],
-                        );
-                    }
-                }
-                buf
-            }
+            Old::Grown => grown_indirect(&tree, level),
         };
         let mut changed = matches!(old, Old::Grown);
-        let window = match level {
-            1 => WINDOW_DATA,
-            2 => WINDOW_L1,
-            _ => WINDOW_UPPER,
-        };
         let child_shift = span_shift(tree.fan_shift(), level - 1);
         let mut under_way: VecDeque<(usize, BlockPointer, Child)> = VecDeque::new();
         let grown_child = matches!(old, Old::Grown) && level > tree.levels_old;
@@ -632,37 +646,20 @@ fn node(
                     continue;
                 }
                 if level == 1 {
-                    tree.free_block(&child_old);
-                    let hole =
-                        tree.context
-                            .hole_for(&child_old, tree.block_size, tree.object_type, 0);
-                    hole.encode_into(&mut buf[place]);
+                    tree.free_data_block(&child_old)
+                        .encode_into(&mut buf[place]);
                     changed = true;
                     continue;
                 }
             }
-            let what = if child_grown {
-                Old::Grown
-            } else {
-                Old::Bp(child_old)
+            let what = match child_grown {
+                true => Old::Grown,
+                false => Old::Bp(child_old),
             };
-            let handle = &tree.context.services.handle;
-            let mut work = node(Rc::clone(&tree), level - 1, child, what);
-            let at_once = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
-            match at_once {
-                // A small block is compressed here and placed, and nobody waits for its device. Hundreds of them in a row would
-                // keep all others from the processor: whoever waits for the intent log needs several turns.
-                Poll::Ready(result) => {
-                    changed |=
-                        put_child(&mut under_way, &mut buf, (slot, child_old), result).await?;
-                    handle.yield_now().await;
-                }
-                Poll::Pending => {
-                    let task = handle.spawn("sync of a block", work);
-                    under_way.push_back((slot, child_old, task));
-                }
-            }
-            if under_way.len() >= window {
+            let work = node(Rc::clone(&tree), level - 1, child, what);
+            changed |=
+                start_child(&tree, &mut under_way, &mut buf, (slot, child_old), work).await?;
+            if under_way.len() >= window_below(level) {
                 changed |= finish_child(&mut under_way, &mut buf).await?;
             }
         }
@@ -672,26 +669,43 @@ fn node(
         if !changed {
             return Ok(old_bp);
         }
-        let mut fill = 0;
-        let mut all_holes = true;
-        for bp in BlockPointer::decode_all(&buf) {
-            if !bp.is_hole() {
-                all_holes = false;
-                fill += bp.fill();
-            }
-        }
-        if all_holes {
-            // An indirect block without data below is not stored.
-            if !old_bp.is_hole() {
-                tree.free_block(&old_bp);
-            }
-            return Ok(tree
-                .context
-                .hole_for(&old_bp, lsize, tree.object_type, level));
-        }
-        tree.write_block(level, index, buf.freeze(), fill, &old_bp)
+        tree.write_indirect(level, index, buf.freeze(), &old_bp)
             .await
     })
+}
+
+/// Blocks of the level below that are written at once.
+fn window_below(level: u8) -> usize {
+    match level {
+        1 => WINDOW_DATA,
+        2 => WINDOW_L1,
+        _ => WINDOW_UPPER,
+    }
+}
+
+/// Starts to write a child. What is done at the first poll is put in its slot; returns whether that pointer differs.
+async fn start_child(
+    tree: &Tree,
+    under_way: &mut VecDeque<(usize, BlockPointer, Child)>,
+    buf: &mut IoBufMut,
+    (slot, old): (usize, BlockPointer),
+    mut work: Pin<Box<dyn Future<Output = Result<BlockPointer>>>>,
+) -> Result<bool> {
+    let handle = &tree.context.services.handle;
+    match std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
+        // A small block is compressed here and placed, without a wait for its device. Hundreds of them in a row would keep all
+        // other tasks from the processor: a commit of the intent log needs several turns.
+        Poll::Ready(result) => {
+            let changed = put_child(under_way, buf, (slot, old), result).await?;
+            handle.yield_now().await;
+            Ok(changed)
+        }
+        Poll::Pending => {
+            let task = handle.spawn("sync of a block", work);
+            under_way.push_back((slot, old, task));
+            Ok(false)
+        }
+    }
 }
 
 /// Waits for the oldest child and takes its new pointer; returns whether it differs.
@@ -742,6 +756,18 @@ fn fresh_indirect(tree: &Tree, level: u8, hole: &BlockPointer) -> IoBufMut {
         let child = BlockPointer::hole(lsize, tree.object_type, level - 1, hole.birth());
         for place in buf.chunks_exact_mut(BlockPointer::SIZE) {
             child.encode_into(place);
+        }
+    }
+    buf
+}
+
+/// The first indirect block of a level that the tree grows by: the lowest one takes the dnode's former pointers.
+fn grown_indirect(tree: &Tree, level: u8) -> IoBufMut {
+    let mut buf = IoBufMut::zeroed(tree.indirect_bytes());
+    if level == tree.levels_old {
+        let former = tree.bps_old.iter().take(usize::from(tree.pointers));
+        for (place, bp) in buf.chunks_exact_mut(BlockPointer::SIZE).zip(former) {
+            bp.encode_into(place);
         }
     }
     buf
