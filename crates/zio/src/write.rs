@@ -83,28 +83,9 @@ impl BlockStore {
         };
         let prepared = self.offload(work, move || job.prepare(data, form)).await;
         let stored = match prepared {
-            Prepared::Hole => {
-                self.count(|stats| stats.holes += 1);
-                let hole = if props.hole_birth {
-                    BlockPointer::hole(lsize, props.object_type, props.level, txg)
-                } else {
-                    BlockPointer::HOLE
-                };
-                return Ok((hole, None));
-            }
+            Prepared::Hole => return Ok((self.hole(txg, lsize, props), None)),
             Prepared::Embedded(payload) => {
-                self.count(|stats| stats.embedded += 1);
-                let (kind, level) = (props.object_type, props.level);
-                return BlockPointer::embedded(
-                    &payload,
-                    lsize,
-                    props.compression,
-                    kind,
-                    level,
-                    txg,
-                )
-                .map(|bp| (bp, None))
-                .ok_or(ZioError::BadSize { size: lsize });
+                return Ok((self.embed(txg, &payload, lsize, props)?, None));
             }
             Prepared::Stored(stored) => stored,
             Prepared::Unsealable(what) => {
@@ -125,35 +106,12 @@ impl BlockStore {
             psize > 0 && psize <= lsize,
             "a block of {lsize} bytes is not stored as {psize}"
         );
+        let room = (later, room);
         let dvas = match props.rewrite.filter(|old| may_overwrite(old, txg, psize)) {
-            Some(old) => {
-                self.count(|stats| stats.rewrites += 1);
-                let dvas: Vec<Dva> = old.copies().collect();
-                if later {
-                    self.write_placed(txg, &dvas, &bytes, props, room);
-                } else {
-                    self.wait_pending_write(&old).await;
-                    self.write_copies(txg, &dvas, &bytes, props.class, props.bookmark)
-                        .await?;
-                }
-                dvas
-            }
-            None if later => {
-                let piece = self.piece(txg, &bytes, props, encrypts)?;
-                match self.place(&piece, &bytes, piece.copies).await? {
-                    Some(dvas) => {
-                        self.write_placed(txg, &dvas, &bytes, props, room);
-                        dvas
-                    }
-                    None => Box::pin(self.place_gang(&piece, &bytes)).await?,
-                }
-            }
+            Some(old) => self.overwrite(txg, &old, &bytes, props, room).await?,
             None => {
                 let piece = self.piece(txg, &bytes, props, encrypts)?;
-                match self.write_contiguous(&piece, &bytes, piece.copies).await? {
-                    Some(dvas) => dvas,
-                    None => Box::pin(self.place_gang(&piece, &bytes)).await?,
-                }
+                self.write_anew(&piece, &bytes, props, room).await?
             }
         };
         self.count(|stats| {
@@ -178,6 +136,78 @@ impl BlockStore {
         }
         let is_other = compression != Compression::OFF || encrypts;
         Ok((bp, is_other.then_some(bytes)))
+    }
+
+    fn hole(&self, txg: Txg, lsize: u64, props: &WriteProps) -> BlockPointer {
+        self.count(|stats| stats.holes += 1);
+        match props.hole_birth {
+            true => BlockPointer::hole(lsize, props.object_type, props.level, txg),
+            false => BlockPointer::HOLE,
+        }
+    }
+
+    /// The pointer that holds a block's bytes itself.
+    fn embed(
+        &self,
+        txg: Txg,
+        payload: &[u8],
+        lsize: u64,
+        props: &WriteProps,
+    ) -> Result<BlockPointer, ZioError> {
+        self.count(|stats| stats.embedded += 1);
+        let (kind, level) = (props.object_type, props.level);
+        BlockPointer::embedded(payload, lsize, props.compression, kind, level, txg)
+            .ok_or(ZioError::BadSize { size: lsize })
+    }
+
+    /// Writes a block where its version of the same txg is. With `later` it returns before the devices have it; `room` is held
+    /// until then.
+    async fn overwrite(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        bytes: &IoBuf,
+        props: &WriteProps,
+        (later, room): (bool, Permit),
+    ) -> Result<Vec<Dva>, ZioError> {
+        assert!(
+            old.birth() == txg,
+            "a block of another txg is not overwritten"
+        );
+        self.count(|stats| stats.rewrites += 1);
+        let dvas: Vec<Dva> = old.copies().collect();
+        if later {
+            self.write_placed(txg, &dvas, bytes, props, room);
+        } else {
+            self.wait_pending_write(old).await;
+            self.write_copies(txg, &dvas, bytes, props.class, props.bookmark)
+                .await?;
+            drop(room);
+        }
+        Ok(dvas)
+    }
+
+    /// As [`BlockStore::overwrite`], to new places.
+    async fn write_anew(
+        &self,
+        piece: &PieceProps,
+        bytes: &IoBuf,
+        props: &WriteProps,
+        (later, room): (bool, Permit),
+    ) -> Result<Vec<Dva>, ZioError> {
+        let dvas = if later {
+            self.place(piece, bytes, piece.copies).await?
+        } else {
+            self.write_contiguous(piece, bytes, piece.copies).await?
+        };
+        match dvas {
+            Some(dvas) if later => {
+                self.write_placed(piece.txg, &dvas, bytes, props, room);
+                Ok(dvas)
+            }
+            Some(dvas) => Ok(dvas),
+            None => Box::pin(self.place_gang(piece, bytes)).await,
+        }
     }
 
     fn job(&self, props: &WriteProps, protection: &Protection) -> Result<PrepareJob, ZioError> {
