@@ -2,15 +2,18 @@
 
 use std::rc::Rc;
 
+use dmu::Tx;
 use dmu::zap::{self, ZapValue};
+use runtime::sync::MutexGuard;
 
 use crate::backing::{META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::make::{check_moved_directory, check_project};
 use crate::names::entry_value;
 use crate::permission::{self, EXECUTE};
+use crate::sa::Attrs;
 use crate::znode::{Exclusive, XATTR, Znode};
-use crate::{Change, Cred, FileId, FsError, FsResult, Renamed};
+use crate::{Change, Cred, FileId, FsError, FsResult, Renamed, WccAttr};
 
 /// Deepest chain of directories that is followed upwards; a longer one is a loop in damaged data.
 const DEPTH_MAX: usize = 1 << 20;
@@ -115,63 +118,27 @@ impl Fs {
         to_name: &[u8],
         cred: &Cred,
     ) -> FsResult<Renamed> {
-        self.check_writable()?;
-        let from = self.directory(from).await?;
-        let to = self.directory(to).await?;
-        permission::check(&from.attrs.borrow(), cred, EXECUTE)?;
-        permission::check(&to.attrs.borrow(), cred, EXECUTE)?;
-        for name in [from_name, to_name] {
-            if name == b"." || name == b".." {
-                return Err(FsError::Invalid);
-            }
-            self.check_name(name)?;
-        }
-        if (from.flags() ^ to.flags()) & XATTR != 0 {
-            return Err(FsError::CrossDevice);
-        }
-        let same_dir = Rc::ptr_eq(&from, &to);
-        // Only this lock's holder changes which directory lies in which, so what it finds above `to` stays true.
-        let _topology = if same_dir {
-            None
-        } else {
-            Some(self.0.rename_lock.lock().await)
-        };
-        let ancestors_of_to = if same_dir {
-            Vec::new()
-        } else {
-            self.ancestors(&to).await?
-        };
-        let ancestors_of_from = if same_dir {
-            Vec::new()
-        } else {
-            self.ancestors(&from).await?
-        };
-        // The upper directory first: every other operation locks downwards, too.
-        let (_first, _second) = self
-            .lock_pair(&from, &to, ancestors_of_from.contains(&to.object))
-            .await?;
-        let before = (from.wcc(), to.wcc());
+        let dirs = self.directories(from, to, cred).await?;
+        self.check_renamed_names(&dirs, [from_name, to_name])?;
+        let locked = self.lock_directories(&dirs).await?;
+        let (from, to) = (&dirs.from, &dirs.to);
 
-        let found = self
-            .find(&from, from_name)
-            .await?
-            .ok_or(FsError::NotFound)?;
+        let found = self.find(from, from_name).await?.ok_or(FsError::NotFound)?;
         let source = self.entry_znode(found.object).await?;
-        let source_is_dir = source.is_dir();
         permission::check_remove(&from.attrs.borrow(), &source.attrs.borrow(), cred)?;
-        if source.object == to.object || ancestors_of_to.contains(&source.object) {
+        if source.object == to.object || locked.above_to.contains(&source.object) {
             return Err(FsError::Invalid);
         }
         if to.attrs.borrow().links == 0 || to.unlinked.get() {
             return Err(FsError::NotFound);
         }
-        let target_found = self.find(&to, to_name).await?;
+        let target_found = self.find(to, to_name).await?;
         let target = match &target_found {
             Some(found) => Some(self.entry_znode(found.object).await?),
             None => None,
         };
         // Where case does not count, the new name may find the file itself under its old name.
-        let respelled = same_dir
+        let respelled = dirs.are_one()
             && target_found
                 .as_ref()
                 .is_some_and(|t| t.object == source.object && t.stored == found.stored)
@@ -179,25 +146,17 @@ impl Fs {
         let target = if respelled { None } else { target };
         if let Some(target) = &target {
             if Rc::ptr_eq(target, &source) {
-                return self.renamed(before, &from, &to).await;
+                return self.renamed(locked.before, from, to).await;
             }
-            match (source_is_dir, target.is_dir()) {
-                (true, false) => return Err(FsError::NotDirectory),
-                (false, true) => return Err(FsError::IsDirectory),
-                _ => {}
-            }
-            if target.object == from.object || ancestors_of_from.contains(&target.object) {
+            check_replaced(&source, target)?;
+            if target.object == from.object || locked.above_from.contains(&target.object) {
                 return Err(FsError::NotEmpty);
             }
             permission::check_remove(&to.attrs.borrow(), &target.attrs.borrow(), cred)?;
         } else {
-            permission::check_add(&to.attrs.borrow(), source_is_dir, cred)?;
+            permission::check_add(&to.attrs.borrow(), source.is_dir(), cred)?;
         }
-        if !same_dir && source_is_dir {
-            self.look_at_acl(&source).await?;
-            check_moved_directory(&source.attrs.borrow(), cred)?;
-        }
-        check_project(&to.attrs.borrow(), &source.attrs.borrow())?;
+        self.check_moved(&dirs, &source, to, cred).await?;
 
         let children = lock_children(&source, target.as_ref()).await?;
         if let Some(target) = &target
@@ -207,16 +166,12 @@ impl Fs {
             return Err(FsError::NotEmpty);
         }
         let move_ = Move {
-            from: &from,
-            to: &to,
-            same_dir,
+            dirs: &dirs,
             source: &source,
             target: target.as_ref(),
         };
-        let stored = target_found
-            .as_ref()
-            .filter(|_| target.is_some())
-            .map(|t| t.stored.as_slice());
+        let replaced = target_found.as_ref().filter(|_| target.is_some());
+        let stored = replaced.map(|found| found.stored.as_slice());
         let free_later = self
             .do_rename(&move_, &found.stored, stored, to_name)
             .await?;
@@ -224,8 +179,8 @@ impl Fs {
         if let Some(target) = target.as_ref().filter(|_| free_later) {
             self.queue_free(target);
         }
-        self.settle(&to).await?;
-        self.renamed(before, &from, &to).await
+        self.settle(to).await?;
+        self.renamed(locked.before, from, to).await
     }
 
     /// Changes what a checked rename changes. Returns whether the replaced file is to be freed in the background.
@@ -237,41 +192,19 @@ impl Fs {
         to_name: &[u8],
     ) -> FsResult<bool> {
         let Move {
-            from,
-            to,
-            same_dir,
+            dirs,
             source,
             target,
         } = what;
+        let (from, to) = (&dirs.from, &dirs.to);
         let now = self.now();
-        let is_dir = source.is_dir();
-        let mut source_attrs = source.attrs.borrow().clone();
-        source_attrs.ctime = now;
-        source_attrs.parent = to.object;
-        source_attrs.flags |= crate::flags::AV_MODIFIED;
-        let mut from_attrs = from.attrs.borrow().clone();
-        let mut to_attrs = to.attrs.borrow().clone();
-        for attrs in [&mut from_attrs, &mut to_attrs] {
-            attrs.mtime = now;
-            attrs.ctime = now;
-        }
-        let subdirs = u64::from(is_dir);
-        let replaced = u64::from(target.is_some());
-        if *same_dir {
-            from_attrs.size = from_attrs.size.saturating_sub(replaced).max(2);
-            from_attrs.links = from_attrs.links.saturating_sub(replaced * subdirs);
-        } else {
-            from_attrs.size = from_attrs.size.saturating_sub(1).max(2);
-            from_attrs.links = from_attrs.links.saturating_sub(subdirs);
-            to_attrs.size += 1 - replaced;
-            to_attrs.links += subdirs * (1 - replaced);
-        }
+        let source_attrs = moved(source, to, now);
+        let (from_attrs, to_attrs) = what.directories_after(now);
         let target_attrs = target.map(|target| {
             let mut attrs = target.attrs.borrow().clone();
-            attrs.links = if is_dir {
-                0
-            } else {
-                attrs.links.saturating_sub(1)
+            attrs.links = match source.is_dir() {
+                true => 0,
+                false => attrs.links.saturating_sub(1),
             };
             attrs.ctime = now;
             attrs
@@ -285,31 +218,12 @@ impl Fs {
         };
 
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
-        let value = entry_value(source.file_type(), source.object);
         self.note_name(to_name);
         zap::remove(self.os(), from.object_id(), from_name, &tx).await?;
-        match replaced_name {
-            Some(name) if name == to_name => {
-                zap::update(
-                    self.os(),
-                    to.object_id(),
-                    name,
-                    &ZapValue::U64(vec![value]),
-                    &tx,
-                )
-                .await?;
-            }
-            other => {
-                // Where case does not count, the name is from now on spelled as given.
-                if let Some(name) = other {
-                    zap::remove(self.os(), to.object_id(), name, &tx).await?;
-                }
-                zap::add_u64(self.os(), to.object_id(), to_name, value, &tx).await?;
-            }
-        }
+        self.put_name(what, replaced_name, to_name, &tx).await?;
         self.store(source, source_attrs, &source_plan, &tx).await?;
         self.store(from, from_attrs, &from_plan, &tx).await?;
-        if !same_dir {
+        if !dirs.are_one() {
             self.store(to, to_attrs, &to_plan, &tx).await?;
         }
         let mut free_later = false;
@@ -320,6 +234,32 @@ impl Fs {
         }
         self.log_rename(from, from_name, to, to_name, source, &tx);
         Ok(free_later)
+    }
+
+    /// Gives the moved file its new name, in place of the one that is replaced.
+    async fn put_name(
+        &self,
+        what: &Move<'_>,
+        replaced: Option<&[u8]>,
+        name: &[u8],
+        tx: &Tx,
+    ) -> FsResult<()> {
+        let value = entry_value(what.source.file_type(), what.source.object);
+        let dir = what.dirs.to.object_id();
+        match replaced {
+            Some(replaced) if replaced == name => {
+                let value = ZapValue::U64(vec![value]);
+                zap::update(self.os(), dir, name, &value, tx).await?;
+            }
+            other => {
+                // Where case does not count, the name is from now on spelled as given.
+                if let Some(other) = other {
+                    zap::remove(self.os(), dir, other, tx).await?;
+                }
+                zap::add_u64(self.os(), dir, name, value, tx).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Has two names change what they stand for, both or none.
@@ -334,57 +274,30 @@ impl Fs {
         to_name: &[u8],
         cred: &Cred,
     ) -> FsResult<Renamed> {
-        self.check_writable()?;
-        let from = self.directory(from).await?;
-        let to = self.directory(to).await?;
-        for dir in [&from, &to] {
-            permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
-        }
-        for name in [from_name, to_name] {
-            if name == b"." || name == b".." {
-                return Err(FsError::Invalid);
-            }
-            self.check_name(name)?;
-        }
-        if (from.flags() ^ to.flags()) & XATTR != 0 {
-            return Err(FsError::CrossDevice);
-        }
-        let same_dir = Rc::ptr_eq(&from, &to);
-        let _topology = if same_dir {
-            None
-        } else {
-            Some(self.0.rename_lock.lock().await)
-        };
-        let (above_to, above_from) = if same_dir {
-            (Vec::new(), Vec::new())
-        } else {
-            (self.ancestors(&to).await?, self.ancestors(&from).await?)
-        };
-        let (_first, _second) = self
-            .lock_pair(&from, &to, above_from.contains(&to.object))
-            .await?;
-        let before = (from.wcc(), to.wcc());
-        let one_found = self.find(&from, from_name).await?;
+        let dirs = self.directories(from, to, cred).await?;
+        self.check_renamed_names(&dirs, [from_name, to_name])?;
+        let locked = self.lock_directories(&dirs).await?;
+        let (from, to) = (&dirs.from, &dirs.to);
+        let one_found = self.find(from, from_name).await?;
         let one_found = one_found.ok_or(FsError::NotFound)?;
-        let other_found = self.find(&to, to_name).await?.ok_or(FsError::NotFound)?;
+        let other_found = self.find(to, to_name).await?.ok_or(FsError::NotFound)?;
         let one = self.entry_znode(one_found.object).await?;
         let other = self.entry_znode(other_found.object).await?;
         if Rc::ptr_eq(&one, &other) {
-            return self.renamed(before, &from, &to).await;
+            return self.renamed(locked.before, from, to).await;
         }
         // Neither may come to lie in itself.
-        for (moved, dir, above) in [(&one, &to, &above_to), (&other, &from, &above_from)] {
+        for (moved, dir, above) in [
+            (&one, to, &locked.above_to),
+            (&other, from, &locked.above_from),
+        ] {
             if moved.object == dir.object || above.contains(&moved.object) {
                 return Err(FsError::Invalid);
             }
         }
-        for (dir, moved, target) in [(&from, &one, &to), (&to, &other, &from)] {
+        for (dir, moved, target) in [(from, &one, to), (to, &other, from)] {
             permission::check_remove(&dir.attrs.borrow(), &moved.attrs.borrow(), cred)?;
-            if !same_dir && moved.is_dir() {
-                self.look_at_acl(moved).await?;
-                check_moved_directory(&moved.attrs.borrow(), cred)?;
-            }
-            check_project(&target.attrs.borrow(), &moved.attrs.borrow())?;
+            self.check_moved(&dirs, moved, target, cred).await?;
         }
         // By number, whatever they are: neither is above the other, or one would have come to lie in itself.
         let (low, high) = if one.object < other.object {
@@ -394,57 +307,101 @@ impl Fs {
         };
         let (low_lock, high_lock) = (low.exclusive().await?, high.exclusive().await?);
         let now = self.now();
-        let moved = |file: &Znode, dir: &Znode| {
-            let mut attrs = file.attrs.borrow().clone();
-            attrs.ctime = now;
-            attrs.parent = dir.object;
-            attrs.flags |= crate::flags::AV_MODIFIED;
-            attrs
-        };
-        let (one_attrs, other_attrs) = (moved(&one, &to), moved(&other, &from));
-        let changed = |dir: &Znode, came: &Znode, left: &Znode| {
-            let mut attrs = dir.attrs.borrow().clone();
-            attrs.mtime = now;
-            attrs.ctime = now;
-            if !same_dir {
-                let links = attrs.links + u64::from(came.is_dir());
-                attrs.links = links.saturating_sub(u64::from(left.is_dir()));
-            }
-            attrs
-        };
-        let (from_attrs, to_attrs) = (changed(&from, &other, &one), changed(&to, &one, &other));
+        let (one_attrs, other_attrs) = (moved(&one, to, now), moved(&other, from, now));
+        let from_attrs = dirs.after_exchange(from, &other, &one, now);
+        let to_attrs = dirs.after_exchange(to, &one, &other, now);
         let one_plan = self.plan_for(&one, &one_attrs).await?;
         let other_plan = self.plan_for(&other, &other_attrs).await?;
-        let from_plan = self.plan_for(&from, &from_attrs).await?;
-        let to_plan = self.plan_for(&to, &to_attrs).await?;
+        let from_plan = self.plan_for(from, &from_attrs).await?;
+        let to_plan = self.plan_for(to, &to_attrs).await?;
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
-        for (dir, found, file) in [(&from, &one_found, &other), (&to, &other_found, &one)] {
+        for (dir, found, file) in [(from, &one_found, &other), (to, &other_found, &one)] {
             let value = ZapValue::U64(vec![entry_value(file.file_type(), file.object)]);
             zap::update(self.os(), dir.object_id(), &found.stored, &value, &tx).await?;
         }
         self.store(&one, one_attrs, &one_plan, &tx).await?;
         self.store(&other, other_attrs, &other_plan, &tx).await?;
-        self.store(&from, from_attrs, &from_plan, &tx).await?;
-        if !same_dir {
-            self.store(&to, to_attrs, &to_plan, &tx).await?;
+        self.store(from, from_attrs, &from_plan, &tx).await?;
+        if !dirs.are_one() {
+            self.store(to, to_attrs, &to_plan, &tx).await?;
         }
-        self.log_exchange(
-            &from,
-            &one_found.stored,
-            &to,
-            &other_found.stored,
-            [&one, &other],
-            &tx,
-        );
+        let (one_name, other_name) = (&one_found.stored, &other_found.stored);
+        self.log_exchange(from, one_name, to, other_name, [&one, &other], &tx);
         drop(tx);
         drop((low_lock, high_lock));
-        self.settle(&to).await?;
-        self.renamed(before, &from, &to).await
+        self.settle(to).await?;
+        self.renamed(locked.before, from, to).await
+    }
+
+    /// Finds the directories of a rename. The caller may search both.
+    async fn directories(&self, from: FileId, to: FileId, cred: &Cred) -> FsResult<Directories> {
+        self.check_writable()?;
+        let from = self.directory(from).await?;
+        let to = self.directory(to).await?;
+        for dir in [&from, &to] {
+            permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
+        }
+        Ok(Directories { from, to })
+    }
+
+    /// Checks names that files shall have from now on, or had, before it is known of which.
+    fn check_renamed_names(&self, dirs: &Directories, names: [&[u8]; 2]) -> FsResult<()> {
+        for name in names {
+            if name == b"." || name == b".." {
+                return Err(FsError::Invalid);
+            }
+            self.check_name(name)?;
+        }
+        match (dirs.from.flags() ^ dirs.to.flags()) & XATTR {
+            0 => Ok(()),
+            _ => Err(FsError::CrossDevice),
+        }
+    }
+
+    /// Locks the directories of a rename.
+    async fn lock_directories<'a>(&self, dirs: &'a Directories) -> FsResult<LockedDirectories<'a>> {
+        let Directories { from, to } = dirs;
+        // Only this lock's holder changes which directory lies in which, so what it finds above `to` stays true.
+        let topology = match dirs.are_one() {
+            true => None,
+            false => Some(self.0.rename_lock.lock().await),
+        };
+        let (above_to, above_from) = match dirs.are_one() {
+            true => (Vec::new(), Vec::new()),
+            false => (self.ancestors(to).await?, self.ancestors(from).await?),
+        };
+        // The upper directory first: every other operation locks downwards, too.
+        let (first, second) = self
+            .lock_pair(from, to, above_from.contains(&to.object))
+            .await?;
+        Ok(LockedDirectories {
+            _second: second,
+            _first: first,
+            _topology: topology,
+            above_from,
+            above_to,
+            before: (from.wcc(), to.wcc()),
+        })
+    }
+
+    /// Checks that a file may come to lie in a directory of a rename.
+    async fn check_moved(
+        &self,
+        dirs: &Directories,
+        moved: &Rc<Znode>,
+        to: &Znode,
+        cred: &Cred,
+    ) -> FsResult<()> {
+        if !dirs.are_one() && moved.is_dir() {
+            self.look_at_acl(moved).await?;
+            check_moved_directory(&moved.attrs.borrow(), cred)?;
+        }
+        check_project(&to.attrs.borrow(), &moved.attrs.borrow())
     }
 
     async fn renamed(
         &self,
-        before: (crate::WccAttr, crate::WccAttr),
+        before: (WccAttr, WccAttr),
         from: &Znode,
         to: &Znode,
     ) -> FsResult<Renamed> {
@@ -493,13 +450,89 @@ impl Fs {
     }
 }
 
+/// The directories of a rename, which may be one.
+struct Directories {
+    from: Rc<Znode>,
+    to: Rc<Znode>,
+}
+
+impl Directories {
+    fn are_one(&self) -> bool {
+        Rc::ptr_eq(&self.from, &self.to)
+    }
+
+    /// The attributes of one of them when a file came into it and another left.
+    fn after_exchange(&self, dir: &Znode, came: &Znode, left: &Znode, now: [u64; 2]) -> Attrs {
+        let mut attrs = dir.attrs.borrow().clone();
+        attrs.mtime = now;
+        attrs.ctime = now;
+        if !self.are_one() {
+            let links = attrs.links + u64::from(came.is_dir());
+            attrs.links = links.saturating_sub(u64::from(left.is_dir()));
+        }
+        attrs
+    }
+}
+
+/// The locks of a rename, in the order in which they are given back, and what held when they were taken.
+struct LockedDirectories<'a> {
+    _second: Option<Exclusive<'a>>,
+    _first: Exclusive<'a>,
+    /// Held when the directories are two.
+    _topology: Option<MutexGuard<()>>,
+    /// The directories above each, up to the root; none when they are one.
+    above_from: Vec<u64>,
+    above_to: Vec<u64>,
+    before: (WccAttr, WccAttr),
+}
+
 /// A rename whose parts are known and locked.
 struct Move<'a> {
-    from: &'a Rc<Znode>,
-    to: &'a Rc<Znode>,
-    same_dir: bool,
+    dirs: &'a Directories,
     source: &'a Rc<Znode>,
     target: Option<&'a Rc<Znode>>,
+}
+
+impl Move<'_> {
+    /// The attributes of both directories after it.
+    fn directories_after(&self, now: [u64; 2]) -> (Attrs, Attrs) {
+        let mut from = self.dirs.from.attrs.borrow().clone();
+        let mut to = self.dirs.to.attrs.borrow().clone();
+        for attrs in [&mut from, &mut to] {
+            attrs.mtime = now;
+            attrs.ctime = now;
+        }
+        let subdirs = u64::from(self.source.is_dir());
+        let replaced = u64::from(self.target.is_some());
+        if self.dirs.are_one() {
+            from.size = from.size.saturating_sub(replaced).max(2);
+            from.links = from.links.saturating_sub(replaced * subdirs);
+        } else {
+            from.size = from.size.saturating_sub(1).max(2);
+            from.links = from.links.saturating_sub(subdirs);
+            to.size += 1 - replaced;
+            to.links += subdirs * (1 - replaced);
+        }
+        (from, to)
+    }
+}
+
+/// The attributes of a file that lies in another directory from now on.
+fn moved(file: &Znode, dir: &Znode, now: [u64; 2]) -> Attrs {
+    let mut attrs = file.attrs.borrow().clone();
+    attrs.ctime = now;
+    attrs.parent = dir.object;
+    attrs.flags |= crate::flags::AV_MODIFIED;
+    attrs
+}
+
+/// Only a directory replaces a directory.
+fn check_replaced(source: &Znode, target: &Znode) -> FsResult<()> {
+    match (source.is_dir(), target.is_dir()) {
+        (true, false) => Err(FsError::NotDirectory),
+        (false, true) => Err(FsError::IsDirectory),
+        _ => Ok(()),
+    }
 }
 
 /// Locks the moved file and the one it replaces, by number: both are of one kind, and neither lies in the other.
