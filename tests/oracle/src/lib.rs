@@ -7,7 +7,7 @@
 
 pub mod golden;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -31,10 +31,24 @@ pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
 }
 
-/// Returns whether `zdb` is installed (`tests/oracles/install`).
+/// Returns whether `zdb` is installed (`tests/oracles/install`); where it is not, the caller's place is skipped aloud.
+///
+/// # Panics
+/// As [`skip`].
 #[must_use]
+#[track_caller]
 pub fn has_zdb() -> bool {
-    Command::new("zdb").arg("-h").output().is_ok()
+    let found = Command::new("zdb").arg("-h").output().is_ok();
+    if !found {
+        skip_caller("zdb is not installed");
+    }
+    found
+}
+
+#[track_caller]
+fn skip_caller(why: &str) {
+    let caller = std::panic::Location::caller();
+    skip(&format!("{}:{}", caller.file(), caller.line()), why);
 }
 
 /// Returns the command `zdb`, which ends as soon as it has its verdict (`tests/probes/zdb_leaves.c`) where a C compiler is there.
@@ -124,9 +138,7 @@ pub fn refpool_does(pool: &str, images: &[PathBuf], operations: &[String]) -> Re
 
 /// Runs `refpool` and returns what it printed on standard output and standard error.
 fn run_refpool(pool: &str, images: &[PathBuf], operations: &[String]) -> Result<(String, String)> {
-    let Some(program) = refpool() else {
-        bail!("refpool is not built")
-    };
+    let program = built_refpool().context("refpool is not built")?;
     let output = Command::new(program)
         .arg("ds")
         .arg(pool)
@@ -166,8 +178,20 @@ pub fn zdb_gangs(directory: &Path, pool: &str) -> Result<u64> {
 }
 
 /// Returns the program that runs OpenZFS's own code on pools in userland, built from `tests/probes/refpool.c`, or
-/// `None` where its libraries or a C compiler are missing.
+/// `None` where its libraries or a C compiler are missing: the caller's place is skipped aloud then.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
 pub fn refpool() -> Option<&'static Path> {
+    let built = built_refpool();
+    if built.is_none() {
+        skip_caller("refpool is not built");
+    }
+    built
+}
+
+fn built_refpool() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT
         .get_or_init(|| {
@@ -185,7 +209,7 @@ pub fn refpool() -> Option<&'static Path> {
 /// # Errors
 /// It does not take it for one.
 pub fn refpool_token(token: &str) -> Result<String> {
-    let program = refpool().context("refpool is not built")?;
+    let program = built_refpool().context("refpool is not built")?;
     let output = Command::new(program)
         .args(["token", token])
         .output()

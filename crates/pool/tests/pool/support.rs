@@ -5,6 +5,7 @@ use std::process::Command;
 
 use dmu::{Objset, Tx};
 use dsl::property::Setting;
+pub(crate) use oracle::{has_zdb, refpool};
 use pool::{Candidate, HostIdentity, ImportPolicy, Pool, PoolSpec, VdevSpec, discover};
 use runtime::Handle;
 use world::{DiskModel, Ended, World};
@@ -93,15 +94,6 @@ pub(crate) fn run<T, F: Future<Output = T>>(world: &World, main: impl FnOnce(Han
     }
 }
 
-/// Whether zdb is there; says so aloud when it is not, and fails where it is required.
-pub(crate) fn has_zdb() -> bool {
-    let found = oracle::has_zdb();
-    if !found {
-        oracle::skip("zdb on a pool of ours", "zdb is not installed");
-    }
-    found
-}
-
 /// Lets zdb check every checksum, every reference count and all space of the pool on the disks.
 pub(crate) fn zdb_clean(world: &World, what: &str) {
     if !has_zdb() {
@@ -157,18 +149,6 @@ fn keep(dir: &Path) -> PathBuf {
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
-}
-
-/// OpenZFS's own code in userland; `None`, said aloud, where it cannot be built and is not required.
-pub(crate) fn refpool() -> Option<&'static Path> {
-    let built = oracle::refpool();
-    if built.is_none() {
-        oracle::skip(
-            "OpenZFS's code on a pool of ours",
-            "refpool cannot be built",
-        );
-    }
-    built
 }
 
 /// Lets OpenZFS's code work on the disks: `args` follow the names of the files (`import`, or `ds`
