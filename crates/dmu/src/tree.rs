@@ -531,7 +531,7 @@ impl Tree {
                         .into_mut()
                 };
                 patch_dnodes(&mut data, &patches);
-                let fill = count_dnodes(&data);
+                let fill = u64::from(ondisk::dnode_starts(&data).count_ones());
                 (data.freeze(), fill)
             }
         };
@@ -572,21 +572,6 @@ fn put_sealed_bonus(core: &Core, stored: &mut [u8]) {
     let start = stored.len() - core.bonus_max(false);
     let len = area.len().min(core.bonus_max(core.has_spill));
     stored[start..start + len].copy_from_slice(&area[..len]);
-}
-
-/// Number of dnodes in a block of dnodes.
-pub(crate) fn count_dnodes(data: &[u8]) -> u64 {
-    let mut count = 0;
-    let mut at = 0;
-    while at + 512 <= data.len() {
-        if data[at] == 0 {
-            at += 512;
-        } else {
-            count += 1;
-            at += 512 * (1 + usize::from(data[at + 12]));
-        }
-    }
-    count
 }
 
 /// Writes the block at `level`, `index` with all changes below it and returns its new pointer.
