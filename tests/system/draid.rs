@@ -40,7 +40,7 @@ fn export(engine: &Engine, name: &str) -> Result<()> {
 
 /// Waits until a scan has begun and ended.
 fn healed(pool: &PoolHandle) -> ScanStatus {
-    for _ in 0..1200 {
+    for _ in 0..3600 {
         let status = block_on(pool.status()).expect("status");
         if let Some(scan) = status.scan
             && !scan.running
@@ -49,7 +49,7 @@ fn healed(pool: &PoolHandle) -> ScanStatus {
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("no scan ended within a minute");
+    panic!("no scan ended within three minutes");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_distributed_spare_takes_over_and_is_free_again() {
     let pool = import(&engine, &disks).expect("import again");
     healed(&pool);
     block_on(pool.attach(lost, fresh, true, false)).expect("the new disk");
-    for _ in 0..1200 {
+    for _ in 0..3600 {
         if spare_health(&pool) == Health::Available {
             break;
         }

@@ -92,7 +92,7 @@ fn one_host_at_a_time() {
         )
     );
     assert!(
-        began.elapsed() < Duration::from_secs(15),
+        began.elapsed() < Duration::from_secs(60),
         "{:?}",
         began.elapsed()
     );
@@ -113,8 +113,12 @@ fn one_host_at_a_time() {
         None => std::thread::sleep(Duration::from_secs(12)),
     }
     signal(&here, "-CONT");
-    std::thread::sleep(Duration::from_secs(2));
-    let status = here.run("zpool status tank | head -6");
+    let began = Instant::now();
+    let mut status = String::new();
+    while !status.contains("SUSPENDED") && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(200));
+        status = here.run("zpool status tank | head -6");
+    }
     assert!(
         status.contains(" state: SUSPENDED")
             && status
@@ -131,7 +135,7 @@ fn one_host_at_a_time() {
         let refused = there.run(&format!("zpool import -f -d {work} tank"));
         assert!(refused.contains("pool is imported on host '"), "{refused}");
         assert!(
-            began.elapsed() < Duration::from_secs(4),
+            began.elapsed() < Duration::from_secs(60),
             "{:?}",
             began.elapsed()
         );
