@@ -132,6 +132,41 @@ fn encrypted_datasets_are_created_by_the_commands() {
     check("zpool get -H -o value feature@encryption tank", "enabled\n");
 }
 
+/// Properties of the root file system of a new pool need features, as `zfs set` does. What is refused touches no device.
+#[test]
+fn properties_of_a_new_pool_need_its_features() {
+    let place = Place::new();
+    let check = |line: &str, expect: &str| check(&place, line, expect);
+    check("truncate -s 128M disk", "");
+    let encrypted = "-O encryption=on -O keyformat=passphrase -O keylocation=prompt";
+    for (options, why) in [
+        (
+            format!("{encrypted} -o feature@lz4_compress=disabled -O compression=lz4"),
+            "property 'compression' needs the feature 'lz4_compress', which is not enabled",
+        ),
+        (
+            "-d -O recordsize=1M".to_owned(),
+            "property 'recordsize' needs the feature 'large_blocks', which is not enabled",
+        ),
+        (
+            "-n -d -O checksum=blake3".to_owned(),
+            "property 'checksum' needs the feature 'blake3', which is not enabled",
+        ),
+        (format!("-d {encrypted}"), "Encryption feature not enabled."),
+    ] {
+        let line = format!("echo a passphrase | zpool create {options} tank $PWD/disk");
+        check(&line, &format!("! cannot create 'tank': {why}\n[1]\n"));
+    }
+    check(
+        "od -An -tx1 disk | sort -u | head -n 2",
+        " 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n*\n",
+    );
+    check(
+        "zpool create -d -O mountpoint=none -O compression=on tank $PWD/disk",
+        "",
+    );
+}
+
 #[test]
 fn keys_are_changed_by_the_command() {
     let place = place();

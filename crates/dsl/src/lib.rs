@@ -70,6 +70,7 @@ pub use hierarchy::Hierarchy;
 pub use key_format::{KeyFormat, NewKey, PlannedKey};
 pub use new_encryption::plan_root_key;
 pub use received_properties::{ReceivedChange, StoredProperties};
+pub use setprop::feature_needed;
 pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,

@@ -148,33 +148,11 @@ impl DslPool {
 
     /// Checks that the pool has the feature a value needs.
     pub(crate) fn check_feature(&self, property: Property, value: &Value) -> Result<()> {
-        let number = value.number().unwrap_or(0);
-        let method = u8::try_from(number & 0x7f).unwrap_or(0);
-        let feature = match property {
-            Property::Compression if Compression(method) == Compression::LZ4 => "lz4_compress",
-            Property::Compression if Compression(method) == Compression::ZSTD => "zstd_compress",
-            Property::Checksum => match number {
-                11 => "sha512",
-                12 => "skein",
-                13 => "edonr",
-                14 => "blake3",
-                _ => return Ok(()),
-            },
-            Property::RecordSize | Property::VolBlockSize
-                if number > ondisk::OLD_MAX_BLOCK_SIZE =>
-            {
-                "large_blocks"
+        match feature_needed(property, value) {
+            Some(feature) if !self.features.is_enabled(feature) => {
+                Err(DslError::FeatureDisabled { feature })
             }
-            Property::DnodeSize if number != 0 => "large_dnode",
-            Property::LongName if number != 0 => "longname",
-            Property::SpecialSmallBlocks if number != 0 => "allocation_classes",
-            Property::Encryption if number != 2 => "encryption",
-            _ => return Ok(()),
-        };
-        if self.features.is_enabled(feature) {
-            Ok(())
-        } else {
-            Err(DslError::FeatureDisabled { feature })
+            _ => Ok(()),
         }
     }
 
@@ -498,4 +476,30 @@ fn history_text(value: &Value) -> String {
         Value::Number(n) => n.to_string(),
         Value::Text(text) => text.clone(),
     }
+}
+
+/// Returns the feature that a pool needs so that a property can have a value; `None` when it needs none.
+#[must_use]
+pub fn feature_needed(property: Property, value: &Value) -> Option<&'static str> {
+    let number = value.number().unwrap_or(0);
+    let method = u8::try_from(number & 0x7f).unwrap_or(0);
+    Some(match property {
+        Property::Compression if Compression(method) == Compression::LZ4 => "lz4_compress",
+        Property::Compression if Compression(method) == Compression::ZSTD => "zstd_compress",
+        Property::Checksum => match number {
+            11 => "sha512",
+            12 => "skein",
+            13 => "edonr",
+            14 => "blake3",
+            _ => return None,
+        },
+        Property::RecordSize | Property::VolBlockSize if number > ondisk::OLD_MAX_BLOCK_SIZE => {
+            "large_blocks"
+        }
+        Property::DnodeSize if number != 0 => "large_dnode",
+        Property::LongName if number != 0 => "longname",
+        Property::SpecialSmallBlocks if number != 0 => "allocation_classes",
+        Property::Encryption if number != 2 => "encryption",
+        _ => return None,
+    })
 }

@@ -172,8 +172,9 @@ impl Engine {
             creating: true,
             block_max: 16 << 20,
         };
-        parse_settings(root_properties, context)?;
-        Ok(pool::check_spec(spec)?)
+        let mut spec = spec.clone();
+        spec.settings = parse_settings(root_properties, context)?;
+        Ok(pool::check_spec(&spec)?)
     }
 
     /// Looks for pools on the disks of `places`: directories are searched, files and devices taken

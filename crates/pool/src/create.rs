@@ -178,6 +178,25 @@ fn check_enabled(
             "operation not supported on this type of pool".into(),
         ));
     }
+    check_root_settings(&spec.settings, enable)
+}
+
+/// Checks that a new pool has the features that properties of its root dataset need. Encryption has words of its own.
+fn check_root_settings(settings: &[Setting], enable: &[&'static Feature]) -> Result<(), PoolError> {
+    for setting in settings {
+        let Setting::Native(property, value) = setting else {
+            continue;
+        };
+        let needed = dsl::feature_needed(*property, value).filter(|name| *name != "encryption");
+        if let Some(needed) = needed
+            && !enable.iter().any(|feature| feature.name == needed)
+        {
+            return Err(PoolError::Invalid(format!(
+                "property '{}' needs the feature '{needed}', which is not enabled",
+                property.name()
+            )));
+        }
+    }
     Ok(())
 }
 
@@ -414,8 +433,8 @@ pub(crate) fn tree_spec<'a>(
 /// What [`Pool::create`](crate::Pool::create) would say.
 pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
     let checked = check(spec)?;
-    crate::features::of_new_pool(spec.features, &checked.features)?;
-    Ok(())
+    let enable = features::of_new_pool(spec.features, &checked.features)?;
+    check_root_settings(&spec.settings, &enable)
 }
 
 /// Returns the key that the root dataset of a new pool needs; `None` when its properties (`spec.settings`) ask for no encryption.
@@ -426,6 +445,7 @@ pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
 pub fn plan_root_key(spec: &PoolSpec, salt: u64) -> Result<Option<dsl::PlannedKey>, PoolError> {
     let checked = check(spec)?;
     let enable = features::of_new_pool(spec.features, &checked.features)?;
+    check_root_settings(&spec.settings, &enable)?;
     let has_feature = enable.iter().any(|feature| feature.name == "encryption");
     Ok(dsl::plan_root_key(&spec.settings, has_feature, salt)?)
 }
