@@ -11,6 +11,7 @@ cp -r "$root/web" "$w/web"
 truncate -s 128M "$w/disks/a" "$w/disks/b"
 zpool create tank mirror "$w/disks/a" "$w/disks/b"
 zfs create tank/fs
+echo 'a passphrase' | zfs create -o encryption=on -o keyformat=passphrase tank/safe
 zfs set 'org.example:note=<img src=x onerror=alert(1)>' tank/fs
 truncate -s 128M "$w/disks/"{c,d,e,f,g}
 truncate -s 96M "$w/disks/ext"

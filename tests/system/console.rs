@@ -242,7 +242,7 @@ fn commands_are_jobs(browser: &Browser<'_>) {
 }
 
 /// Sets up the first owner, and begins a session.
-fn owner(place: &Place, port: u16) -> Browser<'_> {
+pub(crate) fn owner(place: &Place, port: u16) -> Browser<'_> {
     let mut browser = browser(place, port);
     let owner = json!({"token": setup_token(place), "name": "ann", "password": PASSWORD});
     let (status, session) = browser.ask("POST", "/api/v1/setup", Some(&owner));

@@ -74,8 +74,8 @@ fn keys_are_loaded_by_every_way_and_unloaded() {
         "! Key load error: Failed to open key material file: No such file or directory\n[255]\n",
     );
     check(
-        "zfs load-key -L https://localhost/key m-encrypted/pass/raw",
-        "! Key load error: No keylocation=https:// back-end.\n[255]\n",
+        "zfs load-key -L ftp://localhost/key m-encrypted/pass/raw",
+        "! Key load error: URI scheme is not supported\n[255]\n",
     );
     check(
         "zfs load-key -L file://$PWD/raw.key m-encrypted/pass/raw",

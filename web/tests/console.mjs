@@ -405,6 +405,29 @@ async function manySnapshots() {
   await page.getByRole('rowheader', { name: 'n299' }).waitFor({ state: 'detached', timeout: 3000 });
 }
 
+/** A key is loaded and unloaded; what is typed stands in no command line. */
+async function keys() {
+  await page.goto(`${origin}/datasets/tank%2Fsafe`);
+  await page.getByText('Key not loaded').waitFor();
+  await page.getByRole('button', { name: 'Load key' }).click();
+  await page.getByLabel('Passphrase').fill('a passphrase');
+  await page.getByText('zfs load-key tank/safe', { exact: true }).waitFor();
+  await look('key-dialog');
+  await run();
+  await page.getByText('Key loaded').waitFor();
+  await look('key');
+  await page.getByRole('button', { name: 'Change key' }).click();
+  await page.getByLabel('New passphrase').fill('another passphrase');
+  await page.getByLabel('The same again').fill('another');
+  if (await page.getByRole('button', { name: 'Run' }).isEnabled()) failures.push('change-key: two that differ are taken');
+  await page.getByLabel('The same again').fill('another passphrase');
+  await run();
+  await page.locator('dialog').waitFor({ state: 'detached' });
+  await page.getByRole('button', { name: 'Unload key' }).click();
+  await run();
+  await page.getByText('Key not loaded').waitFor();
+}
+
 try {
   await page.goto(link);
   await page.getByLabel('Name').fill('ann');
@@ -430,6 +453,7 @@ try {
   await settings();
   await alerts();
   await users();
+  await keys();
   await link1('Datasets').click();
   await page.getByRole('link', { name: 'tank/fs', exact: true }).waitFor();
   await look('datasets');

@@ -14,7 +14,7 @@ use crate::hierarchy::Hierarchy;
 use crate::key_format::{KeyFormat, PlannedKey};
 use crate::property::{Property, Setting, Source, Value};
 use crate::property_zap::EffectiveValue;
-use codec::crypt::WrappingKey;
+use codec::crypt::{IV_LEN, SEALED_WRAPPING_KEY_LEN, WrappingKey};
 
 /// Values of the property `keystatus`.
 const UNAVAILABLE: u64 = 1;
@@ -29,6 +29,8 @@ pub struct KeyInfo {
     pub format: KeyFormat,
     /// Whether it is loaded.
     pub loaded: bool,
+    /// Identity of the keys of the dataset, which stays when they are wrapped anew, and in raw streams (`keyguid`).
+    pub guid: u64,
 }
 
 impl Hierarchy {
@@ -49,6 +51,7 @@ impl Hierarchy {
             root: pool.name_of(&root),
             format: pool.format_of_root(root.object).await?,
             loaded: pool.keys.is_loaded(root.object),
+            guid: key.guid,
         }))
     }
 
@@ -80,6 +83,24 @@ impl Hierarchy {
         let pool = self.pool();
         let _names = pool.config.read().await;
         pool.load_key(name, Arc::new(key), check_only).await
+    }
+
+    /// Returns the loaded wrapping key of an encryption root, encrypted under another key with AES-256-GCM; `about` is authenticated
+    /// with it. `iv` must not have been used with the other key.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEncrypted`, `NotEncryptionRoot`, `KeyNotLoaded`; errors of reading.
+    pub async fn sealed_key(
+        &self,
+        name: &str,
+        outer: &WrappingKey,
+        iv: [u8; IV_LEN],
+        about: &[u8],
+    ) -> Result<[u8; SEALED_WRAPPING_KEY_LEN]> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let key = pool.loaded_wrapping_key(name).await?;
+        Ok(key.seal_under(outer, iv, about)?)
     }
 
     /// Unloads the key of an encryption root. What datasets left in memory is written first.

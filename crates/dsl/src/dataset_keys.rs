@@ -144,6 +144,16 @@ impl DslPool {
         Ok(())
     }
 
+    /// The wrapping key of an encryption root.
+    pub(crate) async fn loaded_wrapping_key(
+        self: &Rc<Self>,
+        name: &str,
+    ) -> Result<Arc<WrappingKey>> {
+        let (root, _) = self.encryption_root(name).await?;
+        let key = self.keys.wrapping_key(root.object);
+        key.ok_or_else(|| DslError::KeyNotLoaded { name: name.into() })
+    }
+
     /// Those of the datasets in memory whose key is wrapped by that of a directory.
     pub(crate) async fn datasets_of_root(
         self: &Rc<Self>,

@@ -86,7 +86,9 @@ pub mod pool_property {
         PropertyValue, parse_index,
     };
 }
+pub use codec::crypt::secret::may_be_swapped as keys_may_be_swapped;
 pub use codec::crypt::{CryptError, WrappingKey};
+pub use keys::SealedKey;
 
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::TxgCounters;

@@ -98,22 +98,27 @@ pub const RULES: &[Rule] = {
             &["mount", "share", "unmount", "unshare"],
         ),
         rule("zfs", OWNER, Changes, Checked, &["allow", "unallow"]),
-        rule("zfs", OWNER, Changes, Refused, &["upgrade"]),
-        rule("zfs", None, Changes, Refused, &["receive", "recv"]),
+        rule(
+            "zfs",
+            OPERATOR,
+            Changes,
+            Refused,
+            &["load-key", "unload-key"],
+        ),
+        rule("zfs", OWNER, Changes, Refused, &["change-key", "upgrade"]),
+        rule("zfs", None, Changes, Refused, &["key", "receive", "recv"]),
         rule(
             "zfs",
             None,
             Shows,
             Refused,
             &[
-                "change-key",
-                "load-key",
                 "program",
                 "project",
                 "redact",
+                "rotate-key",
                 "send",
                 "umount",
-                "unload-key",
                 "unzone",
                 "wait",
                 "zone",
@@ -236,9 +241,15 @@ fn rule_of(tool: &str, arguments: &[String]) -> Option<&'static Rule> {
     rules.find(|rule| rule.tool == tool && rule.names.contains(&command))
 }
 
-/// Properties that act on the machine rather than on the data: a mount point may hide a directory of the system, and files of a dataset
-/// may be programs that run as root.
-const OF_THE_MACHINE: &[&str] = &["devices=", "exec=", "mountpoint=", "setuid="];
+/// Properties that act on the machine rather than on the data: a mount point may hide a directory of the system, files of a dataset may be
+/// programs that run as root, and a key may be looked for in any file.
+const OF_THE_MACHINE: &[&str] = &[
+    "devices=",
+    "exec=",
+    "keylocation=",
+    "mountpoint=",
+    "setuid=",
+];
 
 /// Parts of `sanbox replication` that operators give. The others choose what is run as root to reach a host, or give data up.
 const REPLICATION_OF_OPERATORS: &[&str] = &[
@@ -259,8 +270,11 @@ pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
         }
         Role::Operator => arguments.iter().any(|word| {
             let sets = OF_THE_MACHINE.iter().any(|name| word.contains(name));
+            let has_flag = |letter| word.starts_with('-') && word.contains(letter);
             // 'zfs mount -o suid' is 'setuid=on' until the file system is unmounted.
-            sets || command == "mount" && word.starts_with('-') && word.contains('o')
+            sets || command == "mount" && has_flag('o')
+                // A file of this machine, or what it can reach.
+                || command == "load-key" && has_flag('L')
         }),
         Role::Owner => false,
     };

@@ -18,6 +18,8 @@ use crate::terminal::{self, SilentTerminal};
 
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Bytes of input that are received without a copy.
+const KEY_BYTES: usize = 4096;
 /// Bytes of input in a frame.
 const INPUT_BYTES: usize = 256 << 10;
 
@@ -96,8 +98,8 @@ impl Frame {
             Err(error) => return Err(error),
         }
         let (kind, length) = read_header(header)?;
-        // It grows as bytes come: a length alone costs nothing.
-        let mut payload = Vec::new();
+        // It grows as bytes come: a length alone costs nothing. Keys, which are short, must leave no copy where it grew.
+        let mut payload = Vec::with_capacity(length.min(KEY_BYTES));
         if from.take(length as u64).read_to_end(&mut payload).await? < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -126,6 +128,10 @@ pub const ENVIRONMENT: &[&str] = &[
     "ZPOOL_VDEV_NAME_PATH",
     "ZFS_COLOR",
     "POSIXLY_CORRECT",
+    "SSL_CA_CERT_FILE",
+    "SSL_CA_CERT_PATH",
+    "SSL_CLIENT_CERT_FILE",
+    "SSL_CLIENT_KEY_FILE",
 ];
 
 /// Returns those of [`ENVIRONMENT`] that this process has.
@@ -170,12 +176,12 @@ pub fn asks_for_keys(tool: &str, arguments: &[String]) -> bool {
         })
     };
     match (tool, command) {
-        ("zfs", "load-key") => true,
+        ("zfs", "key" | "load-key") => true,
         // An inherited key is not asked for; `-l` may ask for the present one.
         ("zfs", "change-key") => !has_flag('i') || has_flag('l'),
         ("zfs" | "zpool", "create") => {
             let says = |what| arguments.iter().any(|word| word.contains(what));
-            says("keyformat=") && !says("keylocation=file:")
+            says("keyformat=") && !says("keylocation=file:") && !says("keylocation=http")
         }
         ("zfs", "mount" | "share") | ("zpool", "import") => has_flag('l'),
         _ => false,

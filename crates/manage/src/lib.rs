@@ -19,6 +19,7 @@ pub mod database;
 pub mod exported;
 pub mod history;
 pub mod jobs;
+pub mod key_file;
 pub mod policy;
 pub mod replication;
 pub mod samba;

@@ -18,6 +18,7 @@ mod replication;
 mod serve;
 mod terminal;
 mod tuning;
+mod web_client;
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

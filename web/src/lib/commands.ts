@@ -9,6 +9,8 @@ export type Command = {
   /** It is given only while this dataset is set as it was when it was looked at. */
   about?: string;
   etag?: string;
+  /** What it reads: a key. It is no part of the command line. */
+  input?: string;
 };
 
 /** Gives a command and follows it to its end; `onoutput` gets what it says. Throws when it is refused. */
@@ -16,7 +18,7 @@ export async function runCommand(command: Command, onoutput: (text: string) => v
   let job = await ask<Job>(
     'POST',
     '/commands',
-    { tool: command.tool, arguments: command.words, ...(command.etag ? { about: command.about } : {}) },
+    { tool: command.tool, arguments: command.words, ...(command.etag ? { about: command.about } : {}), ...(command.input === undefined ? {} : { input: command.input }) },
     command.etag ? { 'If-Match': command.etag } : {},
   );
   let offset = 0;

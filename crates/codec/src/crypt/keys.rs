@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::secret::Secret;
 use super::{
-    Cipher, CryptError, HMAC_KEY_LEN, IV_LEN, MAC_LEN, MASTER_KEY_LEN_MAX, SALT_LEN, Suite,
+    Cipher, CryptError, HMAC_KEY_LEN, IV_LEN, MAC_LEN, MASTER_KEY_LEN_MAX, Mode, SALT_LEN, Suite,
     WRAPPING_KEY_LEN,
 };
 
@@ -73,6 +73,54 @@ impl WrappingKey {
                 bytes,
             );
         })?))
+    }
+}
+
+/// Bytes of a wrapping key that another one encrypts: the key, then the authentication code.
+pub const SEALED_WRAPPING_KEY_LEN: usize = WRAPPING_KEY_LEN + MAC_LEN;
+
+impl WrappingKey {
+    /// Encrypts this key under another one with AES-256-GCM, to be kept outside of the pool; `about` is authenticated with it. `iv`
+    /// must not have been used with the other key.
+    ///
+    /// # Errors
+    /// [`CryptError::Memory`].
+    pub fn seal_under(
+        &self,
+        outer: &Self,
+        iv: [u8; IV_LEN],
+        about: &[u8],
+    ) -> Result<[u8; SEALED_WRAPPING_KEY_LEN], CryptError> {
+        let cipher = Cipher::new(Mode::Gcm, outer.0.bytes())?;
+        // Encrypted where it lies in memory for secrets.
+        let mut copy = Secret::filled(WRAPPING_KEY_LEN, |bytes| {
+            bytes.copy_from_slice(self.0.bytes());
+        })?;
+        let mac = cipher.seal(&iv, about, copy.bytes_mut())?;
+        let mut sealed = [0; SEALED_WRAPPING_KEY_LEN];
+        let (key, code) = sealed.split_at_mut(WRAPPING_KEY_LEN);
+        key.copy_from_slice(copy.bytes());
+        code.copy_from_slice(&mac);
+        Ok(sealed)
+    }
+
+    /// Decrypts what [`Self::seal_under`] made.
+    ///
+    /// # Errors
+    /// [`CryptError::Forged`] for another key or changed bytes, [`CryptError::Memory`].
+    pub fn open_under(
+        sealed: &[u8; SEALED_WRAPPING_KEY_LEN],
+        outer: &Self,
+        iv: [u8; IV_LEN],
+        about: &[u8],
+    ) -> Result<Self, CryptError> {
+        let cipher = Cipher::new(Mode::Gcm, outer.0.bytes())?;
+        let (key, code) = sealed.split_at(WRAPPING_KEY_LEN);
+        let mut mac = [0; MAC_LEN];
+        mac.copy_from_slice(code);
+        let mut opened = Secret::filled(WRAPPING_KEY_LEN, |bytes| bytes.copy_from_slice(key))?;
+        cipher.open(&iv, about, opened.bytes_mut(), &mac)?;
+        Ok(Self(opened))
     }
 }
 

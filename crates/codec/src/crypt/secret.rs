@@ -1,17 +1,27 @@
 //! Memory for keys: not swapped, not in a core dump, not seen by a forked child, zeroed when dropped.
 //!
 //! Zeroing is certain. The rest is asked of the system and does without where it refuses: beyond the limit on locked memory
-//! (`ulimit -l`) a key may be swapped, since a pool that cannot be opened would be the greater loss. A page of its own for each
+//! (`ulimit -l`) a key may be swapped ([`may_be_swapped`]), since a pool that cannot be opened would be the greater loss. A page of its own for each
 //! secret: what is locked and unlocked holds nothing else, and no other secret's lock ends with it. Not covered: the AES key
 //! schedules that the ciphers expand from a key live on the heap and are zeroed by their libraries.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm;
 use zeroize::Zeroize as _;
 
 /// Bytes a secret may have: a page of the smallest size there is.
 pub const SECRET_LEN_MAX: usize = 4096;
+
+/// The last secret that was made could not be locked.
+static MAY_BE_SWAPPED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the system refused to lock the last secret that was made: it may be swapped.
+#[must_use]
+pub fn may_be_swapped() -> bool {
+    MAY_BE_SWAPPED.load(Ordering::Relaxed)
+}
 
 /// The system has no memory left for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +66,8 @@ impl Secret {
         // SAFETY: the whole range is the mapping made above; none of the three changes what it holds in this process.
         unsafe {
             // Refusals are allowed, see the head of this file.
-            let _ = mm::mlock(mapped, SECRET_LEN_MAX);
+            let locked = mm::mlock(mapped, SECRET_LEN_MAX);
+            MAY_BE_SWAPPED.store(locked.is_err(), Ordering::Relaxed);
             let _ = mm::madvise(mapped, SECRET_LEN_MAX, mm::Advice::LinuxDontDump);
             let _ = mm::madvise(mapped, SECRET_LEN_MAX, mm::Advice::LinuxWipeOnFork);
         }

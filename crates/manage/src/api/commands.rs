@@ -12,19 +12,20 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use futures_util::stream::{self, Stream};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
+use zeroize::Zeroizing;
 
 use super::live::Sampler;
 use super::{Api, Body, Peer, Problem, Shared, datasets};
 use crate::accounts::{Role, SessionUser};
-use crate::commands;
 use crate::database::seconds_since_epoch;
 use crate::jobs::{GivenWords, JobOrigin, JobOutput, JobState, JobView, Notice};
 use crate::secret::SecretHash;
+use crate::{commands, control};
 
 /// Entries of a page when none are asked for.
 const PAGE: usize = 100;
@@ -45,6 +46,19 @@ pub(super) struct Command {
     arguments: Vec<String>,
     /// The dataset that the header `If-Match` is about.
     about: Option<String>,
+    /// What the command reads, of commands that ask for the key of a dataset: a passphrase or a hexadecimal key. It is kept nowhere.
+    #[schema(value_type = Option<String>)]
+    input: Option<CommandInput>,
+}
+
+/// What a command reads. Zeroed when dropped.
+struct CommandInput(Zeroizing<Vec<u8>>);
+
+impl<'de> Deserialize<'de> for CommandInput {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Ok(Self(Zeroizing::new(text.into_bytes())))
+    }
 }
 
 /// Which part of the list of jobs.
@@ -133,7 +147,11 @@ pub(super) async fn give_command(
             return Err(Problem::new(StatusCode::PRECONDITION_FAILED, detail));
         }
     }
-    give(&api, peer, user, (command.tool, command.arguments))
+    let words = (command.tool, command.arguments);
+    if command.input.is_some() && !control::asks_for_keys(&words.0, &words.1) {
+        return Err(Problem::bad_request("this command reads nothing"));
+    }
+    give_with(&api, peer, user, words, command.input)
 }
 
 /// Gives the command of a job again. The words of commands are kept while the appliance runs; those with secrets are not.
@@ -158,12 +176,23 @@ pub(super) async fn retry_job(
     give(&api, peer, user, words)
 }
 
-/// Starts a command for a user, if that role may give it.
+/// Starts a command that reads nothing for a user, if that role may give it.
 pub(super) fn give(
     api: &Api,
     peer: SocketAddr,
     user: SessionUser,
+    words: GivenWords,
+) -> Result<Response, Problem> {
+    give_with(api, peer, user, words, None)
+}
+
+/// As [`give`], with what the command reads.
+fn give_with(
+    api: &Api,
+    peer: SocketAddr,
+    user: SessionUser,
     (tool, arguments): GivenWords,
+    input: Option<CommandInput>,
 ) -> Result<Response, Problem> {
     let line = commands::line(&tool, &arguments);
     let Some(role) = commands::role_needed(&tool, &arguments) else {
@@ -192,9 +221,10 @@ pub(super) fn give(
         change: commands::is_change(&tool, &arguments),
         line,
     };
-    let words =
-        (!commands::takes_secret(&tool, &arguments)).then(|| (tool.clone(), arguments.clone()));
-    let started = api.backend.start(tool, arguments);
+    let is_repeatable = input.is_none() && !commands::takes_secret(&tool, &arguments);
+    let words = is_repeatable.then(|| (tool.clone(), arguments.clone()));
+    let input = input.map(|CommandInput(input)| input);
+    let started = api.backend.start(tool, arguments, input);
     let started = started
         .map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let job = api.jobs.start(given, started);

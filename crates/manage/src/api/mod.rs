@@ -43,6 +43,7 @@ use tokio::sync::Semaphore;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use zeroize::Zeroizing;
 
 pub use access::{Access, CALLS};
 pub use disks::{Device, DeviceContent, DeviceKind};
@@ -81,11 +82,16 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns what is shared by SMB and what its clients do; `None` where SMB is not served.
     fn smb_status(&self) -> BoxFuture<'static, Option<SmbStatus>>;
 
-    /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name.
+    /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name. `input` is what it reads.
     ///
     /// # Errors
     /// No thread is left, or the appliance is ending.
-    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand>;
+    fn start(
+        &self,
+        tool: String,
+        arguments: Vec<String>,
+        input: Option<Zeroizing<Vec<u8>>>,
+    ) -> io::Result<StartedCommand>;
 
     /// Lists the disks of the machine and the files that serve as such.
     ///

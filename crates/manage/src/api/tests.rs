@@ -34,10 +34,16 @@ impl Backend for NoPools {
     }
 
     /// A command that says its words, and ends with 0 unless it is `zpool wait`, which has to be cancelled.
-    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
+    fn start(
+        &self,
+        tool: String,
+        arguments: Vec<String>,
+        input: Option<Zeroizing<Vec<u8>>>,
+    ) -> io::Result<StartedCommand> {
         let (cancel, cancelled) = oneshot::channel::<()>();
         let waits = arguments[0] == "wait";
-        let said = format!("{tool} {}\n", arguments.join(" ")).into_bytes();
+        let read = input.map_or_else(String::new, |input| format!(" < {} bytes", input.len()));
+        let said = format!("{tool} {}{read}\n", arguments.join(" ")).into_bytes();
         Ok(StartedCommand {
             output: stream::iter([said]).boxed(),
             exit: async move {

@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc};
+use zeroize::Zeroizing;
 
 /// Chunks on their way to a command.
 const CHUNKS_MAX: usize = 4;
@@ -20,6 +21,16 @@ impl Input {
     pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
         (sender, Self(Arc::new(Mutex::new(receiver))))
+    }
+
+    /// Input that is these bytes.
+    pub(crate) fn of(mut bytes: Zeroizing<Vec<u8>>) -> Self {
+        let (sender, input) = Self::channel();
+        for chunk in [std::mem::take(&mut *bytes), Vec::new()] {
+            let sent = sender.try_send(chunk);
+            assert!(sent.is_ok(), "two chunks have room in a new channel");
+        }
+        input
     }
 
     /// Standard input of this process, read by a thread of its own.

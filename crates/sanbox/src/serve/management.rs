@@ -21,9 +21,11 @@ use manage::samba::status::SmbStatus;
 use manage::targets::Targets;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use zeroize::Zeroizing;
 
 use crate::appliance::Appliance;
 use crate::cli::Caller;
+use crate::cli::input::Input;
 use crate::logging::{self, CONSOLE};
 use crate::serve::control::{self, GivenCommand, RunningCommand};
 use crate::serve::disks::{self, Asked};
@@ -58,7 +60,12 @@ impl Backend for ApplianceBackend {
         async move { appliance?.smb_status().await }.boxed()
     }
 
-    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
+    fn start(
+        &self,
+        tool: String,
+        arguments: Vec<String>,
+        input: Option<Zeroizing<Vec<u8>>>,
+    ) -> io::Result<StartedCommand> {
         let ending = || io::Error::other("the appliance is ending");
         let appliance = self.appliance.upgrade().ok_or_else(ending)?;
         let given = GivenCommand {
@@ -69,7 +76,7 @@ impl Backend for ApplianceBackend {
             subject: None,
             tool,
             arguments,
-            input: None,
+            input: input.map(Input::of),
         };
         let RunningCommand {
             output,

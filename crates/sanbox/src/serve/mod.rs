@@ -148,7 +148,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let mut hangup = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
     note_start(&appliance);
     let config = appliance.config().clone();
-    allow_descriptors();
+    raise_limits();
     let server = serve_protocols(&appliance, &config).await?;
 
     let socket = appliance.state().socket();
@@ -541,13 +541,15 @@ async fn log_while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
 }
 
 /// Takes as many file descriptors as the system allows this process: every connection and disk needs one, and the usual
-/// limit of 1024 is for programs that call select(2).
-fn allow_descriptors() {
+/// limit of 1024 is for programs that call select(2). Each key that is loaded locks a page.
+fn raise_limits() {
     use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // As before, if not.
-    let _ = setrlimit(Resource::Nofile, limit);
+    for resource in [Resource::Nofile, Resource::Memlock] {
+        let mut limit = getrlimit(resource);
+        limit.current = limit.maximum;
+        // As before, if not.
+        let _ = setrlimit(resource, limit);
+    }
 }
 
 /// Tells the service manager, if there is one (sd_notify(3)).

@@ -9,21 +9,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use manage::alerts::forms::{self, WebhookForm};
 use manage::alerts::{Alerts, ChannelView, Message, Severity};
 use manage::config::{Alerts as Settings, Mail, MailTls, Syslog, Webhook};
 use manage::database::seconds_since_epoch;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_rustls::TlsConnector;
+
+use crate::web_client::{Stream, Trust, Url, connect, secured};
 
 /// Messages of a channel that wait to be taken.
 const WAITING_MAX: usize = 100;
@@ -34,17 +30,6 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LONGEST: Duration = Duration::from_secs(600);
 /// Bytes of an answer that are looked at.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
-/// Where distributions keep the certificates that machines trust.
-const TRUSTED: &[&str] = &[
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
 /// A way to tell people.
 #[derive(Clone)]
 enum Channel {
@@ -168,35 +153,6 @@ async fn follow(channel: Channel, alerts: Arc<Alerts>, host: String) {
     }
 }
 
-fn connector(ca_file: Option<&Path>) -> anyhow::Result<TlsConnector> {
-    let trusted = TRUSTED.iter().map(Path::new);
-    let file = ca_file.or_else(|| trusted.into_iter().find(|path| path.exists()));
-    let file = file.context("no file of certificates that this machine trusts: set ca_file")?;
-    let pem = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let mut roots = RootCertStore::empty();
-    let read: Vec<_> = CertificateDer::pem_slice_iter(&pem).flatten().collect();
-    let (added, _) = roots.add_parsable_certificates(read);
-    ensure!(added > 0, "{} holds no certificate", file.display());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("choosing the versions of TLS")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-async fn secured(
-    stream: impl Stream + 'static,
-    host: &str,
-    ca_file: Option<&Path>,
-) -> anyhow::Result<Box<dyn Stream>> {
-    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
-    let name = name.with_context(|| format!("'{host}' is no host"))?;
-    let stream = connector(ca_file)?.connect(name, stream).await;
-    Ok(Box::new(stream.context("TLS")?))
-}
-
 /// Splits `HOST:PORT`.
 fn host_of(server: &str) -> &str {
     server.rsplit_once(':').map_or(server, |(host, _)| host)
@@ -212,51 +168,24 @@ fn secret(path: Option<&Path>) -> anyhow::Result<Option<String>> {
 }
 
 async fn send_webhook(hook: &Webhook, message: &Message, host: &str) -> anyhow::Result<()> {
-    let (tls, rest) = match (
-        hook.url.strip_prefix("https://"),
-        hook.url.strip_prefix("http://"),
-    ) {
-        (Some(rest), _) => (true, rest),
-        (_, Some(rest)) => (false, rest),
-        _ => bail!("the URL begins neither with https:// nor with http://"),
-    };
-    let at = rest.find('/').unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(at);
-    let path = if path.is_empty() { "/" } else { path };
-    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-    ensure!(
-        plain(authority) && plain(path),
-        "the URL holds spaces or other letters than ASCII"
-    );
-    let has_port = authority
-        .rsplit(']')
-        .next()
-        .is_some_and(|end| end.contains(':'));
-    let server = match has_port {
-        true => authority.to_owned(),
-        false => format!("{authority}:{}", if tls { 443 } else { 80 }),
-    };
+    let url = Url::parse(&hook.url)?;
     let request = forms::webhook(hook.form, message, host);
     let mut head = format!(
-        "POST {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: sanbox\r\nconnection: close\r\n"
+        "POST {} HTTP/1.1\r\nhost: {}\r\nuser-agent: sanbox\r\nconnection: close\r\n",
+        url.path, url.authority
     );
     for (name, value) in &request.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     if let Some(token) = secret(hook.token_file.as_deref())? {
         ensure!(
-            plain(&token),
+            token.bytes().all(|byte| byte.is_ascii_graphic()),
             "the token holds spaces or other letters than ASCII"
         );
         head.push_str(&format!("authorization: Bearer {token}\r\n"));
     }
     head.push_str(&format!("content-length: {}\r\n\r\n", request.body.len()));
-    let stream = TcpStream::connect(&server).await;
-    let stream = stream.with_context(|| format!("connecting to {server}"))?;
-    let mut stream: Box<dyn Stream> = match tls {
-        true => secured(stream, host_of(&server), hook.ca_file.as_deref()).await?,
-        false => Box::new(stream),
-    };
+    let mut stream = connect(&url, &Trust::of_file(hook.ca_file.as_deref())).await?;
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(request.body.as_bytes()).await?;
     stream.flush().await?;
@@ -319,14 +248,14 @@ async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result
         ensure!(plain && address.contains('@'), "'{address}' is no address");
     }
     ensure!(!mail.to.is_empty(), "there is nobody to write to");
-    let ca_file = mail.ca_file.as_deref();
+    let trust = Trust::of_file(mail.ca_file.as_deref());
     let stream = TcpStream::connect(&mail.server).await;
     let stream = stream.with_context(|| format!("connecting to {}", mail.server))?;
     let server = host_of(&mail.server);
     let own = if host.is_empty() { "localhost" } else { host };
     let hello = format!("EHLO {own}");
     let stream: Box<dyn Stream> = match mail.tls {
-        MailTls::Tls => secured(stream, server, ca_file).await?,
+        MailTls::Tls => secured(stream, server, &trust).await?,
         MailTls::Starttls | MailTls::None => Box::new(stream),
     };
     let mut smtp = Smtp(BufReader::new(stream));
@@ -339,7 +268,7 @@ async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result
             smtp.0.buffer().is_empty(),
             "the server said more before encryption began"
         );
-        let stream = secured(smtp.0.into_inner(), server, ca_file).await?;
+        let stream = secured(smtp.0.into_inner(), server, &trust).await?;
         smtp = Smtp(BufReader::new(stream));
         smtp.say(&hello, "EHLO", "250").await?;
     }

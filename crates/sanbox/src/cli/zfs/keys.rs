@@ -1,6 +1,6 @@
 //! `zfs load-key` and `unload-key`, and keys that other commands ask for.
 //!
-//! A key comes from standard input or a file, is turned into the key that wraps the datasets' keys, and goes to the engine. It
+//! A key comes from standard input, a file or a web server, is turned into the key that wraps the datasets' keys, and goes to the engine. It
 //! stands in no argument, no log and no message.
 
 use std::io::Read as _;
@@ -19,6 +19,7 @@ use crate::cli::command::{Command, Word, options};
 use crate::cli::input::Input;
 use crate::cli::{Exit, Outcome, Session};
 use crate::paths;
+use crate::web_client::{FetchError, Trust, fetch};
 
 options! {
     LoadOption {
@@ -124,7 +125,12 @@ impl KeyInput {
             let Some(more) = more else {
                 break self.pending.len();
             };
-            self.pending.extend_from_slice(&more);
+            // Where it grows it leaves a copy behind: a key that comes at once is taken as it is.
+            if self.pending.is_empty() {
+                self.pending = more;
+            } else {
+                self.pending.extend_from_slice(&more);
+            }
         };
         let rest = Zeroizing::new(self.pending.split_off(end));
         std::mem::replace(&mut self.pending, rest)
@@ -201,8 +207,17 @@ fn check(form: Form, key: &[u8], is_new: bool) -> Result<(), String> {
     }
 }
 
+/// Sees to it that this process leaves no core dump from now on: it gets a key, and the ciphers of blocks that are made of it lie where
+/// their library puts them.
+pub(super) fn leave_no_core_dump() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // It may be that already.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 /// Makes the wrapping key of what a user gave.
 pub(super) fn wrapping_key(format: KeyFormat, key: &[u8]) -> Result<WrappingKey, String> {
+    leave_no_core_dump();
     let made = match format {
         KeyFormat::Raw => WrappingKey::from_raw(key),
         KeyFormat::Hex => WrappingKey::from_hex(key),
@@ -216,10 +231,21 @@ pub(super) fn wrapping_key(format: KeyFormat, key: &[u8]) -> Result<WrappingKey,
     made.map_err(|error| error.to_string())
 }
 
+/// Says it where a key that was just made may be swapped.
+pub(super) fn warn_of_swap(session: &Session) {
+    if engine::keys_may_be_swapped() {
+        session.out.error(
+            "warning: the key may be swapped out: the limit on locked memory is too small (ulimit -l, LimitMEMLOCK= of a service)",
+        );
+    }
+}
+
 /// Where a key is.
 enum Location {
     Prompt,
     File(PathBuf),
+    /// A document of a web server.
+    Web(String),
 }
 
 /// Takes a key location apart.
@@ -230,9 +256,7 @@ fn location(text: &str) -> Result<Location, String> {
     }
     match text.split_once("://") {
         Some(("file", path)) => Ok(Location::File(PathBuf::from(path))),
-        Some((scheme @ ("http" | "https"), _)) => {
-            Err(format!("No keylocation={scheme}:// back-end."))
-        }
+        Some(("http" | "https", _)) => Ok(Location::Web(text.to_owned())),
         Some((scheme, _)) if !scheme.is_empty() => Err("URI scheme is not supported".to_owned()),
         _ => Err("Invalid keylocation".to_owned()),
     }
@@ -253,14 +277,48 @@ async fn from_file(session: &Session, path: &Path, form: Form) -> Result<KeyByte
         Ok(bytes)
     };
     let failed = |why: String| KeyError::new(format!("Failed to open key material file: {why}"));
-    let mut bytes = paths::call(path, read)
+    let bytes = paths::call(path, read)
         .await
         .map_err(failed)?
         .map_err(|error| failed(crate::cli::format::plain_words(&error)))?;
+    Ok(first_key(form, bytes))
+}
+
+/// The key that a file or a document begins with.
+fn first_key(form: Form, mut bytes: KeyBytes) -> KeyBytes {
     if let Some(end) = end_of_key(form, &bytes) {
         bytes.truncate(end);
     }
-    Ok(without_newline(form, bytes))
+    without_newline(form, bytes)
+}
+
+/// Fetches a key from a web server.
+// OpenZFS: lib/libzfs/libzfs_crypto.c, get_key_material_https (words, and the variables with files of certificates)
+async fn from_web(session: &Session, address: &str, form: Form) -> Result<KeyBytes, KeyError> {
+    // As with files: this process reaches more than its callers may.
+    if !session.may_read_files() {
+        let why = format!("Failed to connect to {address}: Permission denied");
+        return Err(KeyError::new(why));
+    }
+    let file = |name| {
+        let named = session.caller.environment.get(name);
+        named.map(|path| session.path(path))
+    };
+    let trust = Trust {
+        file: file("SSL_CA_CERT_FILE"),
+        directory: file("SSL_CA_CERT_PATH"),
+        certificate: file("SSL_CLIENT_CERT_FILE"),
+        key: file("SSL_CLIENT_KEY_FILE"),
+    };
+    match fetch(address, &trust).await {
+        Ok(bytes) => Ok(first_key(form, bytes)),
+        Err(FetchError::Status(status)) => {
+            Err(KeyError::new(format!("Couldn't GET {address}: {status}")))
+        }
+        Err(FetchError::Failed(why)) => Err(KeyError::new(format!(
+            "Failed to connect to {address}: {why}"
+        ))),
+    }
 }
 
 /// Asks for a key or reads one: `of` is the dataset it is for, `is_new` a key that is chosen now.
@@ -275,6 +333,7 @@ pub(super) async fn read_key(
 ) -> Result<KeyBytes, KeyError> {
     let (key, asked) = match location(keylocation).map_err(KeyError::new)? {
         Location::File(path) => (from_file(session, &path, form).await?, false),
+        Location::Web(address) => (from_web(session, &address, form).await?, false),
         Location::Prompt if !session.caller.terminal => (input.next(form).await, false),
         Location::Prompt if form == Form::Raw => {
             return Err(KeyError::new("Cannot enter raw keys on the terminal"));
@@ -314,9 +373,11 @@ pub(in crate::cli) async fn new_key(
     let (form, place) = (Form::of(planned.format), &planned.location);
     let key = read_key(session, input, form, place, of, true).await;
     let key = key.map_err(|error| error.why)?;
+    let key = Arc::new(wrapping_key(planned.format, &key)?);
+    warn_of_swap(session);
     Ok(NewKey {
         format: planned.format,
-        key: Arc::new(wrapping_key(planned.format, &key)?),
+        key,
     })
 }
 
@@ -387,7 +448,10 @@ async fn load_one(
         };
         let key = wrapping_key(info.format, &key).map_err(|why| fail(&why))?;
         match pool.load_key(name, key, check_only).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                warn_of_swap(session);
+                return Ok(());
+            }
             Err(error) => {
                 failed = Err(fail(&error.to_string()));
                 let wrong = matches!(error, EngineError::WrongKey(_));
@@ -660,11 +724,7 @@ mod tests {
     use super::*;
 
     fn key_of(text: &[u8], form: Form) -> KeyBytes {
-        let mut bytes = Zeroizing::new(text.to_vec());
-        if let Some(end) = end_of_key(form, &bytes) {
-            bytes.truncate(end);
-        }
-        without_newline(form, bytes)
+        first_key(form, Zeroizing::new(text.to_vec()))
     }
 
     #[test]
@@ -716,10 +776,7 @@ mod tests {
         assert!(
             matches!(location("file:///a/b"), Ok(Location::File(path)) if path == Path::new("/a/b"))
         );
-        assert_eq!(
-            refused("https://host/key"),
-            "No keylocation=https:// back-end."
-        );
+        assert!(matches!(location("https://host/key"), Ok(Location::Web(_))));
         assert_eq!(refused("ftp://host/key"), "URI scheme is not supported");
         assert_eq!(refused("none"), "Invalid keylocation");
     }

@@ -7,10 +7,12 @@ mod create;
 mod destroy;
 mod diff;
 mod get;
+mod key_file;
 pub(super) mod keys;
 mod list;
 mod mount;
 mod receive;
+mod rotate_key;
 mod send;
 mod snapshot;
 mod unsupported;
@@ -27,7 +29,7 @@ use super::zpool::unavailable;
 use super::{Exit, Outcome, Session, dataset_clause, json as forms, pool_part, run_entry, version};
 use crate::appliance::KnownPool;
 
-/// The commands, in OpenZFS's order.
+/// The commands, in OpenZFS's order; last those that it does not have.
 pub(crate) const TABLE: Table = &[
     &[entry!(version::VERSION, version::zfs)],
     &[
@@ -80,6 +82,10 @@ pub(crate) const TABLE: Table = &[
         entry!(wait::WAIT, wait::run),
         entry!(unsupported::ZONE),
         entry!(unsupported::UNZONE),
+    ],
+    &[
+        entry!(key_file::KEY, key_file::run),
+        entry!(rotate_key::ROTATE_KEY, rotate_key::run),
     ],
 ];
 
