@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use crate::bytes::{Field as _, be24, put};
+use crate::connection::Connection;
 use crate::environment::{Environment, Transport, Work};
 use crate::pdu::{BHS_BYTES, Out, Rest, opcode};
-use crate::server::{Server, ServerConfig};
-use crate::target::TargetSpec;
-use crate::{Connection, Next};
+use crate::registry::ServerConfig;
+use crate::server::Server;
+use crate::spec::TargetSpec;
+use crate::wire::Next;
 
 pub use crate::keys::fuzz_text as text;
 pub use crate::scsi::fuzz_parameters as parameters;

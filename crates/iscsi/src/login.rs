@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use crate::bytes::Field as _;
 use crate::chap::{self, Algorithm};
-use crate::connection::ConnectionCore;
 use crate::keys::{Reply, Terms, binary_value, parse, push};
 use crate::pdu::{Draft, Pdu, opcode};
+use crate::registry::Registry;
 use crate::scsi::{Nexus, Port};
 use crate::session::Session;
-use crate::target::{Chap, PORTAL_GROUP, Target};
+use crate::spec::{Chap, PORTAL_GROUP};
+use crate::target::Target;
+use crate::wire::{Wire, WireTerms};
 
 /// Bytes of text gathered over several PDUs.
 const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -62,7 +64,7 @@ pub(crate) struct Login {
     stage: u8,
     isid: [u8; 6],
     tsih: u16,
-    pub(crate) cid: u16,
+    cid: u16,
     itt: u32,
     cmd_sn: u32,
     started: bool,
@@ -77,13 +79,19 @@ pub(crate) struct Login {
     terms: Terms,
 }
 
+/// The connection that logs in, and the server it logs in to.
+pub(crate) struct Asking<'a> {
+    pub(crate) registry: &'a Arc<Registry>,
+    pub(crate) wire: &'a Arc<Wire>,
+}
+
 /// What a login PDU leads to.
 pub(crate) struct Outcome {
     pub(crate) answer: Draft,
     /// The connection ends after the answer.
     pub(crate) ends: bool,
     /// The login is complete, with this session.
-    pub(crate) session: Option<(Arc<Session>, Terms)>,
+    pub(crate) session: Option<(Arc<Session>, WireTerms)>,
 }
 
 /// Why a login fails, as a status.
@@ -113,11 +121,7 @@ impl Login {
     }
 
     /// Takes a PDU; `None` when it is no login request, which ends the connection without an answer.
-    pub(crate) fn receive(
-        &mut self,
-        connection: &Arc<ConnectionCore>,
-        pdu: &Pdu,
-    ) -> Option<Outcome> {
+    pub(crate) fn receive(&mut self, asking: &Asking<'_>, pdu: &Pdu) -> Option<Outcome> {
         if pdu.opcode() != opcode::LOGIN {
             return None;
         }
@@ -132,15 +136,7 @@ impl Login {
             status: status::SUCCESS,
             tsih: self.tsih,
         };
-        let outcome = self.step(
-            connection,
-            pdu,
-            transit,
-            continues,
-            current,
-            next,
-            &mut answer,
-        );
+        let outcome = self.step(asking, pdu, transit, continues, current, next, &mut answer);
         let session = match outcome {
             Ok(session) => session,
             Err(Refused(why)) => {
@@ -169,14 +165,14 @@ impl Login {
     #[allow(clippy::too_many_arguments, reason = "the fields of one header")]
     fn step(
         &mut self,
-        connection: &Arc<ConnectionCore>,
+        asking: &Asking<'_>,
         pdu: &Pdu,
         transit: bool,
         continues: bool,
         current: u8,
         next: u8,
         answer: &mut Response,
-    ) -> Result<Option<(Arc<Session>, Terms)>, Refused> {
+    ) -> Result<Option<(Arc<Session>, WireTerms)>, Refused> {
         // Version-min above ours.
         if pdu.bhs[3] > 0 {
             return Err(Refused(status::VERSION));
@@ -213,13 +209,13 @@ impl Login {
         }
         let text = std::mem::take(&mut self.text);
         let pairs = parse(&text).ok_or(Refused(status::INITIATOR_ERROR))?;
-        self.identify(connection, &pairs)?;
-        self.announce(connection, answer);
+        self.identify(asking, &pairs)?;
+        self.announce(asking, answer);
         let discovery = self.discovery;
         if current == SECURITY {
-            self.authenticate(connection, &pairs, answer)?;
+            self.authenticate(asking, &pairs, answer)?;
         } else if !matches!(self.proof, Proof::Done) {
-            if self.wants_proof(connection) {
+            if self.wants_proof(asking) {
                 return Err(Refused(status::AUTHENTICATION));
             }
             self.proof = Proof::Done;
@@ -246,7 +242,7 @@ impl Login {
         if current == SECURITY && !matches!(self.proof, Proof::Done) {
             // More of the exchange is to come: we do not go along yet.
             if matches!(self.proof, Proof::Unsaid) {
-                if self.wants_proof(connection) {
+                if self.wants_proof(asking) {
                     return Err(Refused(status::AUTHENTICATION));
                 }
                 self.proof = Proof::Done;
@@ -263,23 +259,25 @@ impl Login {
             .target
             .as_ref()
             .and_then(|target| target.spec().redirect)
-            .filter(|address| *address != connection.local);
+            .filter(|address| *address != asking.wire.local);
         // An initiator that came by the address to which others are redirected is at the right portal.
         if let Some(address) = redirect {
             push(&mut answer.text, "TargetAddress", &address.to_string());
             return Err(Refused(status::MOVED));
         }
         self.terms.first_burst = self.terms.first_burst.min(self.terms.max_burst);
-        let session = self.complete(connection)?;
-        Ok(Some((session, self.terms.clone())))
+        let session = self.complete(asking)?;
+        let terms = WireTerms {
+            cid: self.cid,
+            max_send: self.terms.max_send,
+            header_digest: self.terms.header_digest,
+            data_digest: self.terms.data_digest,
+        };
+        Ok(Some((session, terms)))
     }
 
     /// Takes the names of the initiator and the target.
-    fn identify(
-        &mut self,
-        connection: &Arc<ConnectionCore>,
-        pairs: &[(String, String)],
-    ) -> Result<(), Refused> {
+    fn identify(&mut self, asking: &Asking<'_>, pairs: &[(String, String)]) -> Result<(), Refused> {
         let find = |wanted: &str| {
             pairs
                 .iter()
@@ -298,14 +296,14 @@ impl Login {
             Some("Discovery") => true,
             Some(_) => return Err(Refused(status::INITIATOR_ERROR)),
         };
-        let peer = connection.peer.ip();
-        let server = &connection.server;
-        if server.must_wait(peer) {
+        let peer = asking.wire.peer.ip();
+        let registry = &asking.registry;
+        if registry.must_wait(peer) {
             return Err(Refused(status::UNAVAILABLE));
         }
         if !self.discovery {
             let name = find("TargetName").ok_or(Refused(status::MISSING_PARAMETER))?;
-            let target = server.target(&name).ok_or(Refused(status::NOT_FOUND))?;
+            let target = registry.target(&name).ok_or(Refused(status::NOT_FOUND))?;
             if !target.admits(&initiator, peer) {
                 return Err(Refused(status::AUTHORIZATION));
             }
@@ -317,7 +315,7 @@ impl Login {
     }
 
     /// Says once what targets declare.
-    fn announce(&mut self, connection: &Arc<ConnectionCore>, answer: &mut Response) {
+    fn announce(&mut self, asking: &Asking<'_>, answer: &mut Response) {
         if self.announced {
             return;
         }
@@ -327,25 +325,25 @@ impl Login {
             if !alias.is_empty() {
                 push(&mut answer.text, "TargetAlias", &alias);
             }
-            let group = target.group_of(connection.local);
+            let group = target.group_of(asking.wire.local);
             push(&mut answer.text, "TargetPortalGroupTag", &group.to_string());
         }
     }
 
-    fn required(&self, connection: &Arc<ConnectionCore>) -> Option<Chap> {
+    fn required(&self, asking: &Asking<'_>) -> Option<Chap> {
         match &self.target {
             Some(target) => target.spec().chap,
-            None => connection.server.discovery(),
+            None => asking.registry.discovery(),
         }
     }
 
-    fn wants_proof(&self, connection: &Arc<ConnectionCore>) -> bool {
-        self.required(connection).is_some()
+    fn wants_proof(&self, asking: &Asking<'_>) -> bool {
+        self.required(asking).is_some()
     }
 
     fn authenticate(
         &mut self,
-        connection: &Arc<ConnectionCore>,
+        asking: &Asking<'_>,
         pairs: &[(String, String)],
         answer: &mut Response,
     ) -> Result<(), Refused> {
@@ -355,7 +353,7 @@ impl Login {
                 .find(|(key, _)| key == wanted)
                 .map(|(_, value)| value.as_str())
         };
-        let required = self.required(connection);
+        let required = self.required(asking);
         if let Some(offered) = find("AuthMethod") {
             let offers = |method: &str| offered.split(',').any(|one| one == method);
             match (&required, offers("CHAP"), offers("None")) {
@@ -376,7 +374,7 @@ impl Login {
             }
             let algorithm = chap::choose(algorithms).ok_or(Refused(status::AUTHENTICATION))?;
             let mut challenge = vec![0; chap::CHALLENGE_BYTES + 1];
-            connection.server.config.environment.random(&mut challenge);
+            asking.registry.config.environment.random(&mut challenge);
             let identifier = challenge.pop().unwrap_or(0);
             push(&mut answer.text, "CHAP_A", algorithm.number());
             push(&mut answer.text, "CHAP_I", &identifier.to_string());
@@ -390,8 +388,8 @@ impl Login {
         }
         if let (Some(name), Some(response)) = (find("CHAP_N"), find("CHAP_R")) {
             let good = self.check(required.as_ref(), name, response);
-            let peer = connection.peer.ip();
-            connection.server.note_login(peer, good);
+            let peer = asking.wire.peer.ip();
+            asking.registry.note_login(peer, good);
             if !good {
                 return Err(Refused(status::AUTHENTICATION));
             }
@@ -456,12 +454,12 @@ impl Login {
     }
 
     /// Makes the session, or joins the one that is there.
-    fn complete(&mut self, connection: &Arc<ConnectionCore>) -> Result<Arc<Session>, Refused> {
-        let server = &connection.server;
+    fn complete(&mut self, asking: &Asking<'_>) -> Result<Arc<Session>, Refused> {
+        let registry = &asking.registry;
         let group = self
             .target
             .as_ref()
-            .map_or(PORTAL_GROUP, |target| target.group_of(connection.local));
+            .map_or(PORTAL_GROUP, |target| target.group_of(asking.wire.local));
         let port = Port {
             initiator: self.initiator.clone().unwrap_or_default(),
             isid: self.isid,
@@ -469,7 +467,7 @@ impl Login {
         };
         let target_name = self.target_name.clone().unwrap_or_default();
         if self.tsih != 0 {
-            let session = server
+            let session = registry
                 .session(self.tsih)
                 .ok_or(Refused(status::NO_SESSION))?;
             let same_target =
@@ -483,28 +481,28 @@ impl Login {
             {
                 return Err(Refused(status::TOO_MANY_CONNECTIONS));
             }
-            if let Some(replaced) = session.connect(self.cid, connection) {
-                replaced.end();
-                drop(session.abort(|task| Arc::ptr_eq(&task.connection, &replaced)));
+            if let Some(replaced) = session.connect(self.cid, asking.wire) {
+                replaced.close();
+                session.disconnect(&replaced);
             }
             return Ok(session);
         }
         // The same port again: the old session is reinstated, which ends what it was at. RFC 7143 section 6.3.5.
-        if let Some(old) = server.session_of(&port, &target_name)
+        if let Some(old) = registry.session_of(&port, &target_name)
             && !self.discovery
         {
-            server.end_session(&old);
+            registry.end_session(&old);
         }
         let nexus = Nexus {
-            id: server.unique(),
+            id: registry.unique(),
             port,
-            peer: connection.peer.ip(),
+            peer: asking.wire.peer.ip(),
         };
         let (target, terms, cmd_sn) = (self.target.clone(), self.terms.clone(), self.cmd_sn);
-        let session = server
+        let session = registry
             .add_session(move |tsih| Session::new(nexus, tsih, target, terms, cmd_sn))
             .ok_or(Refused(status::OUT_OF_RESOURCES))?;
-        let _ = session.connect(self.cid, connection);
+        let _ = session.connect(self.cid, asking.wire);
         Ok(session)
     }
 }

@@ -5,17 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::reply::Reply as Answer;
 
-use crate::connection::ConnectionCore;
 use crate::keys::Terms;
-use crate::pdu::Pdu;
+use crate::pdu::{Draft, FINAL, NO_TAG, Pdu, opcode};
 use crate::scsi::Nexus;
 use crate::target::Target;
 use crate::task::Task;
-
-/// Commands of a session under way at once.
-pub(crate) const COMMANDS_MAX: u32 = 128;
-/// Immediate commands beyond those.
-const IMMEDIATE_MAX: usize = 32;
+use crate::task_table::{COMMANDS_MAX, TaskTable};
+use crate::wire::Wire;
 
 /// A session in full feature phase.
 #[derive(Debug)]
@@ -26,6 +22,8 @@ pub(crate) struct Session {
     /// `None` for discovery.
     pub(crate) target: Option<Arc<Target>>,
     pub(crate) terms: Terms,
+    /// Its tasks under way; the target aborts them for other sessions.
+    pub(crate) tasks: Arc<TaskTable>,
     state: Mutex<SessionState>,
     /// Held while commands are taken in their order.
     pub(crate) order: Mutex<()>,
@@ -35,7 +33,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 enum EarlyCommand {
     /// A command that waits.
-    Arrived(Arc<ConnectionCore>, Pdu),
+    Arrived(Arc<Wire>, Pdu),
     /// A command that was aborted before it came.
     Void,
 }
@@ -45,8 +43,7 @@ struct SessionState {
     exp_cmd_sn: u32,
     /// Commands that came before their turn, by number.
     early: BTreeMap<u32, EarlyCommand>,
-    connections: BTreeMap<u16, Arc<ConnectionCore>>,
-    tasks: BTreeMap<u32, Arc<Task>>,
+    connections: BTreeMap<u16, Arc<Wire>>,
 }
 
 impl Session {
@@ -62,11 +59,11 @@ impl Session {
             tsih,
             target,
             terms,
+            tasks: Arc::default(),
             state: Mutex::new(SessionState {
                 exp_cmd_sn: cmd_sn,
                 early: BTreeMap::new(),
                 connections: BTreeMap::new(),
-                tasks: BTreeMap::new(),
             }),
             order: Mutex::new(()),
         }
@@ -78,43 +75,33 @@ impl Session {
 
     /// The next command number expected, and the greatest allowed.
     pub(crate) fn window(&self) -> (u32, u32) {
-        let state = self.state();
-        let busy = u32::try_from(state.tasks.len())
-            .unwrap_or(COMMANDS_MAX)
-            .min(COMMANDS_MAX);
-        let exp = state.exp_cmd_sn;
-        (exp, exp.wrapping_add(COMMANDS_MAX - busy).wrapping_sub(1))
+        let exp = self.state().exp_cmd_sn;
+        (exp, exp.wrapping_add(self.tasks.room()).wrapping_sub(1))
     }
 
     /// Takes the next command in order: this one if it is its turn. One that is early waits, one outside of the window is dropped.
     /// Called again with `None` it gives those that have waited.
-    pub(crate) fn next(
-        &self,
-        arrived: Option<(&Arc<ConnectionCore>, Pdu)>,
-    ) -> Option<(Arc<ConnectionCore>, Pdu)> {
+    pub(crate) fn next(&self, arrived: Option<(&Arc<Wire>, Pdu)>) -> Option<(Arc<Wire>, Pdu)> {
         let mut state = self.state();
-        if let Some((connection, pdu)) = arrived {
+        if let Some((wire, pdu)) = arrived {
             let ahead = pdu.cmd_sn().wrapping_sub(state.exp_cmd_sn);
             if ahead == 0 {
                 state.exp_cmd_sn = state.exp_cmd_sn.wrapping_add(1);
-                return Some((connection.clone(), pdu));
+                return Some((wire.clone(), pdu));
             }
-            let busy = u32::try_from(state.tasks.len())
-                .unwrap_or(COMMANDS_MAX)
-                .min(COMMANDS_MAX);
-            if ahead < COMMANDS_MAX - busy {
+            if ahead < self.tasks.room() {
                 state
                     .early
                     .entry(pdu.cmd_sn())
-                    .or_insert_with(|| EarlyCommand::Arrived(connection.clone(), pdu));
+                    .or_insert_with(|| EarlyCommand::Arrived(wire.clone(), pdu));
             }
         }
         loop {
             let now = state.exp_cmd_sn;
             let waiting = state.early.remove(&now)?;
             state.exp_cmd_sn = now.wrapping_add(1);
-            if let EarlyCommand::Arrived(connection, pdu) = waiting {
-                return Some((connection, pdu));
+            if let EarlyCommand::Arrived(wire, pdu) = waiting {
+                return Some((wire, pdu));
             }
         }
     }
@@ -132,80 +119,43 @@ impl Session {
         true
     }
 
-    /// Adds a task. Refused when its tag is in use, or too many run.
-    pub(crate) fn add(&self, task: &Arc<Task>) -> bool {
-        let mut state = self.state();
-        let limit = usize::try_from(COMMANDS_MAX).unwrap_or(0) + IMMEDIATE_MAX;
-        if state.tasks.len() >= limit || state.tasks.contains_key(&task.itt) {
-            return false;
-        }
-        state.tasks.insert(task.itt, task.clone());
-        true
-    }
-
-    pub(crate) fn task(&self, itt: u32) -> Option<Arc<Task>> {
-        self.state().tasks.get(&itt).cloned()
-    }
-
-    /// Takes a task out of the table, if it still is that one.
-    pub(crate) fn remove(&self, task: &Arc<Task>) {
-        let mut state = self.state();
-        if state
-            .tasks
-            .get(&task.itt)
-            .is_some_and(|found| Arc::ptr_eq(found, task))
-        {
-            state.tasks.remove(&task.itt);
-        }
-    }
-
     /// Aborts tasks; returns the ends that are still to come.
     pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Answer<()>> {
-        let aborted: Vec<Arc<Task>> = {
-            let mut state = self.state();
-            let tags: Vec<u32> = state
-                .tasks
-                .values()
-                .filter(|task| which(task))
-                .map(|task| task.itt)
-                .collect();
-            tags.iter()
-                .filter_map(|itt| state.tasks.remove(itt))
-                .collect()
-        };
-        aborted.iter().filter_map(|task| task.abort()).collect()
+        self.tasks.abort(which)
     }
 
     /// Adds a connection; returns the one of the same number that it replaces.
-    pub(crate) fn connect(
-        &self,
-        cid: u16,
-        connection: &Arc<ConnectionCore>,
-    ) -> Option<Arc<ConnectionCore>> {
-        self.state().connections.insert(cid, connection.clone())
+    pub(crate) fn connect(&self, cid: u16, wire: &Arc<Wire>) -> Option<Arc<Wire>> {
+        self.state().connections.insert(cid, wire.clone())
     }
 
-    pub(crate) fn connection(&self, cid: u16) -> Option<Arc<ConnectionCore>> {
+    pub(crate) fn connection(&self, cid: u16) -> Option<Arc<Wire>> {
         self.state().connections.get(&cid).cloned()
     }
 
-    pub(crate) fn connections(&self) -> Vec<Arc<ConnectionCore>> {
+    /// Asks the initiator to log out within `seconds`. RFC 7143 section 11.9.1.
+    pub(crate) fn ask_logout(&self, seconds: u16) {
+        for connection in self.connections() {
+            let draft = Draft::new(opcode::ASYNC, FINAL, NO_TAG)
+                .byte(36, 1)
+                .word(40, u32::from(seconds));
+            connection.send(draft, || self.window());
+        }
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Arc<Wire>> {
         self.state().connections.values().cloned().collect()
     }
 
     /// A connection has gone: its tasks go with it. Returns whether it was the last.
-    pub(crate) fn disconnect(&self, cid: u16, connection: &Arc<ConnectionCore>) -> bool {
-        drop(self.abort(|task| Arc::ptr_eq(&task.connection, connection)));
+    pub(crate) fn disconnect(&self, wire: &Arc<Wire>) -> bool {
+        drop(self.abort(|task| Arc::ptr_eq(&task.wire, wire)));
         let mut state = self.state();
-        if state
+        state
             .connections
-            .get(&cid)
-            .is_some_and(|found| Arc::ptr_eq(found, connection))
-        {
-            state.connections.remove(&cid);
-        }
+            .retain(|_, known| !Arc::ptr_eq(known, wire));
         state.early.retain(
-            |_, early| !matches!(early, EarlyCommand::Arrived(from, _) if Arc::ptr_eq(from, connection)),
+            |_, early| !matches!(early, EarlyCommand::Arrived(from, _) if Arc::ptr_eq(from, wire)),
         );
         state.connections.is_empty()
     }

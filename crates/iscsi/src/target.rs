@@ -2,99 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use runtime::reply::Reply as Answer;
 
 use crate::scsi::sense::asc;
-use crate::scsi::{LogicalUnit, LunSpec, Nexus};
-use crate::session::Session;
-
-/// A user and a secret.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Chap {
-    /// Name.
-    pub user: String,
-    /// Secret.
-    pub secret: String,
-}
-
-impl std::fmt::Debug for Chap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chap({})", self.user)
-    }
-}
-
-/// An address at which a target is reached. Connections of one session may be spread over the portals of one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Portal {
-    /// Address and port.
-    pub address: SocketAddr,
-    /// Portal group tag.
-    pub group: u16,
-}
-
-/// Tag of the portal group that addresses belong to which no target names.
-pub const PORTAL_GROUP: u16 = 1;
-
-/// A target as it is to be.
-#[derive(Clone, Debug)]
-pub struct TargetSpec {
-    /// iSCSI name.
-    pub name: String,
-    /// What initiators may show to people.
-    pub alias: String,
-    /// Addresses to be told in discovery; none means the one the initiator has reached.
-    pub portals: Vec<Portal>,
-    /// Names and addresses of initiators that may log in; none is all.
-    pub initiators: Vec<String>,
-    /// What initiators must know.
-    pub chap: Option<Chap>,
-    /// What we prove to initiators that ask.
-    pub mutual: Option<Chap>,
-    /// Where initiators are sent instead.
-    pub redirect: Option<SocketAddr>,
-    /// The units.
-    pub luns: Vec<LunSpec>,
-}
-
-/// Checks an iSCSI name: RFC 7143 section 4.2.7, RFC 3721.
-///
-/// # Errors
-/// What is wrong with it, in words.
-pub fn check_name(name: &str) -> Result<(), &'static str> {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.:".contains(c);
-    if name.len() > 223 {
-        return Err("an iSCSI name has at most 223 characters");
-    }
-    if let Some(rest) = name.strip_prefix("iqn.") {
-        let bytes = rest.as_bytes();
-        let date = bytes.len() > 8
-            && bytes.iter().take(7).enumerate().all(|(i, b)| match i {
-                4 => *b == b'-',
-                _ => b.is_ascii_digit(),
-            })
-            && bytes.get(7) == Some(&b'.');
-        if !date {
-            return Err("an iqn name is iqn.YYYY-MM.DOMAIN:ANYTHING");
-        }
-    } else if let Some(hex) = name.strip_prefix("eui.") {
-        if hex.len() != 16 || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
-            return Err("an eui name has 16 hexadecimal digits");
-        }
-        return Ok(());
-    } else if let Some(hex) = name.strip_prefix("naa.") {
-        if !matches!(hex.len(), 16 | 32) || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
-            return Err("an naa name has 16 or 32 hexadecimal digits");
-        }
-        return Ok(());
-    } else {
-        return Err("an iSCSI name begins with iqn., eui. or naa.");
-    }
-    if name.chars().all(allowed) {
-        Ok(())
-    } else {
-        Err("an iqn name has lower-case letters, digits, and - . : only")
-    }
-}
+use crate::scsi::{LogicalUnit, Nexus};
+use crate::spec::{PORTAL_GROUP, TargetSpec};
+use crate::task::Task;
+use crate::task_table::TaskTable;
 
 /// A target that can be logged in to.
 pub(crate) struct Target {
@@ -127,10 +43,17 @@ impl MappedUnit {
 /// Units by their numbers; of several with one number an initiator sees the first that is for it.
 pub(crate) type Units = BTreeMap<u16, Vec<MappedUnit>>;
 
+/// A session of the target: what it may ask for, and what it has under way.
+#[derive(Clone)]
+struct AttachedSession {
+    nexus: Arc<Nexus>,
+    tasks: Arc<TaskTable>,
+}
+
 struct TargetState {
     spec: TargetSpec,
     units: Units,
-    sessions: BTreeMap<u64, Weak<Session>>,
+    sessions: BTreeMap<u64, AttachedSession>,
 }
 
 impl std::fmt::Debug for Target {
@@ -167,7 +90,7 @@ impl Target {
                     a == b && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.is_same(y))
                 });
             let before = (!same).then(|| std::mem::replace(&mut state.units, units));
-            (before, sessions_of(&state))
+            (before, state.sessions.values().cloned().collect::<Vec<_>>())
         };
         let Some(before) = changed else { return };
         for session in sessions {
@@ -269,20 +192,19 @@ impl Target {
         list.is_empty() || list.iter().any(|entry| matches(entry, initiator, peer))
     }
 
-    pub(crate) fn join(&self, session: &Arc<Session>) {
-        let units = {
-            let mut state = self.state();
-            state
-                .sessions
-                .insert(session.nexus.id, Arc::downgrade(session));
-            drop(state);
-            self.units_for(&session.nexus)
+    /// A session has begun: the units that it sees know it from now on.
+    pub(crate) fn join(&self, nexus: &Arc<Nexus>, tasks: &Arc<TaskTable>) {
+        let session = AttachedSession {
+            nexus: nexus.clone(),
+            tasks: tasks.clone(),
         };
-        for unit in units {
-            unit.join(&session.nexus);
+        self.state().sessions.insert(nexus.id, session);
+        for unit in self.units_for(nexus) {
+            unit.join(nexus);
         }
     }
 
+    /// A session has ended.
     pub(crate) fn leave(&self, nexus: u64) {
         self.state().sessions.remove(&nexus);
         for unit in self.units() {
@@ -290,25 +212,24 @@ impl Target {
         }
     }
 
-    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        sessions_of(&self.state())
+    /// Aborts tasks of all sessions; returns the ends that are still to come.
+    pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Answer<()>> {
+        let sessions: Vec<AttachedSession> = self.state().sessions.values().cloned().collect();
+        let waits = sessions.iter().map(|session| session.tasks.abort(&which));
+        waits.flatten().collect()
     }
 
     /// Aborts the tasks that a session has at a unit, without waiting: PREEMPT AND ABORT.
     pub(crate) fn abort_tasks(&self, nexus: u64, unit: &LogicalUnit) {
-        let session = self.state().sessions.get(&nexus).and_then(Weak::upgrade);
+        let session = self.state().sessions.get(&nexus).cloned();
         if let Some(session) = session {
-            drop(session.abort(|task| {
+            drop(session.tasks.abort(|task| {
                 task.unit
                     .as_ref()
                     .is_some_and(|other| std::ptr::eq(&raw const **other, unit))
             }));
         }
     }
-}
-
-fn sessions_of(state: &TargetState) -> Vec<Arc<Session>> {
-    state.sessions.values().filter_map(Weak::upgrade).collect()
 }
 
 /// Whether an entry of an access list fits: a name (perhaps with `*` at its end), an address, or a network.
@@ -342,27 +263,6 @@ fn matches(entry: &str, initiator: &str, peer: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_checked() {
-        for good in [
-            "iqn.2026-11.org.example:disk",
-            "iqn.2026-11.org.example",
-            "eui.0123456789abcdef",
-        ] {
-            assert_eq!(check_name(good), Ok(()), "{good}");
-        }
-        for bad in [
-            "",
-            "disk",
-            "iqn.26-11.x:y",
-            "iqn.2026-11.Org:x",
-            "eui.12",
-            "naa.xyz",
-        ] {
-            assert!(check_name(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn access_lists() {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::reply::{Reply as Answer, ReplySender};
 
-use crate::connection::ConnectionCore;
 use crate::memory::MemoryReservation;
 use crate::payload::Payload;
 use crate::pdu::NO_TAG;
 use crate::scsi::{LogicalUnit, TaskSetEntry};
+use crate::wire::Wire;
 
 /// A task. It stays in its session's table until it is answered or aborted.
 pub(crate) struct Task {
@@ -19,7 +19,7 @@ pub(crate) struct Task {
     /// The unit, or `None` for a number without one.
     pub(crate) unit: Option<Arc<LogicalUnit>>,
     /// The connection it came by and is answered by.
-    pub(crate) connection: Arc<ConnectionCore>,
+    pub(crate) wire: Arc<Wire>,
     /// Bytes the initiator expects to send or get.
     pub(crate) expected: usize,
     /// Bytes the command itself wants of the initiator.
@@ -120,7 +120,7 @@ impl Task {
         lun: u64,
         cdb: [u8; 16],
         unit: Option<Arc<LogicalUnit>>,
-        connection: Arc<ConnectionCore>,
+        wire: Arc<Wire>,
         expected: usize,
         needed: u64,
         reads: bool,
@@ -131,7 +131,7 @@ impl Task {
             lun,
             cdb,
             unit,
-            connection,
+            wire,
             expected,
             needed,
             reads,

@@ -4,23 +4,11 @@ use std::sync::Arc;
 
 use engine::{IoBuf, Stability};
 
+use super::extent::Extent;
 use super::sense::{Sense, asc, key};
 use super::{Cdb, Command, Executed, LogicalUnit, Reply, TRANSFER_BYTES_MAX, op};
 use crate::bytes::Field as _;
 use crate::payload::Payload;
-
-/// Blocks that a command names, as bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) offset: u64,
-    pub(super) len: u64,
-}
-
-impl Extent {
-    pub(super) fn bytes(self) -> usize {
-        usize::try_from(self.len).unwrap_or(usize::MAX)
-    }
-}
 
 /// First block and number of blocks of a command.
 fn range(cdb: &Cdb) -> (u64, u64) {
@@ -280,7 +268,7 @@ impl LogicalUnit {
                 .await;
             match exchanged {
                 Ok(()) => return Ok(Reply::good()),
-                // Somebody wrote in between: once more.
+                // Another write came in between: once more.
                 Err(engine::VolumeError::Miscompare(_)) => {}
                 Err(error) => return Err(Sense::of(error, true)),
             }

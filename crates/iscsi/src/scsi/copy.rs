@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use engine::VolumeError;
 
-use super::block::Extent;
+use super::copy_results::CopyResult;
+use super::extent::Extent;
 use super::sense::{Sense, asc, key};
 use super::{Command, CommandClass, Executed, LogicalUnit, Reply};
 use crate::bytes::{Field as _, index, len16, len32, put};
@@ -20,19 +21,6 @@ pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 20;
 pub(super) const LIST_BYTES_MAX: usize = TARGETS_MAX * 32 + SEGMENTS_MAX * 32;
 /// Kinds of descriptors: block to block, the same with offsets in bytes, identification of a target.
 pub(super) const DESCRIPTORS: &[u8] = &[0x02, 0x0a, 0xe4];
-/// Results kept for RECEIVE COPY RESULTS.
-const RESULTS_MAX: usize = 64;
-
-/// The result of a copy.
-#[derive(Debug, Clone)]
-pub(crate) struct Finished {
-    nexus: u64,
-    list: u8,
-    segments: u16,
-    bytes: u64,
-    failed: bool,
-}
-
 /// A target descriptor: the designator of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Designator {
@@ -193,16 +181,8 @@ impl LogicalUnit {
             }
         }
         if !list.discard {
-            let mut state = self.state();
-            let nexus = command.nexus.id;
-            state
-                .copies
-                .retain(|known| known.nexus != nexus || known.list != list.id);
-            if state.copies.len() >= RESULTS_MAX {
-                state.copies.pop_front();
-            }
-            state.copies.push_back(Finished {
-                nexus,
+            self.state().copies.add(CopyResult {
+                nexus: command.nexus.id,
                 list: list.id,
                 segments: done,
                 bytes,
@@ -219,13 +199,7 @@ impl LogicalUnit {
             return Ok(Reply::data(operating_parameters(), allocated));
         }
         let nexus = command.nexus.id;
-        let mut state = self.state();
-        let place = state
-            .copies
-            .iter()
-            .position(|known| known.nexus == nexus && known.list == cdb[2]);
-        let found = place.and_then(|place| state.copies.remove(place));
-        let Some(found) = found else {
+        let Some(found) = self.state().copies.take(nexus, cdb[2]) else {
             return Err(Sense::cdb(2));
         };
         let mut bytes = vec![0; 12];

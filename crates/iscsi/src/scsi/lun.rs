@@ -1,111 +1,24 @@
 //! The logical unit: a volume as SCSI sees it, with its state between commands.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::VolumeHandle;
 
-use super::reserve::Reservations;
+use super::cdb::{Cdb, CommandClass, op};
+use super::copy_results::CopyResults;
+use super::nexus::{Nexus, Port};
+use super::registrations::Reservations;
 use super::sense::{Asc, Sense, asc, key};
 use super::task_set::TaskSet;
-use super::{CommandClass, Tokens, op};
+use super::tokens::Tokens;
 use crate::environment::Environment;
 use crate::fifo_mutex::FifoMutex;
+use crate::spec::{LunSpec, SectorFormat};
 
 /// Unit attentions kept for one nexus; older ones tell enough then.
 const ATTENTIONS_MAX: usize = 8;
-
-/// How a volume is cut into logical blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SectorFormat {
-    /// Logical and physical blocks of 512 bytes.
-    Native512,
-    /// Logical blocks of 512 bytes on physical ones of 4096.
-    #[default]
-    Emulated512,
-    /// Logical and physical blocks of 4096 bytes.
-    Native4096,
-}
-
-impl SectorFormat {
-    /// Bytes of a logical block.
-    pub(crate) fn block(self) -> u64 {
-        match self {
-            Self::Native512 | Self::Emulated512 => 512,
-            Self::Native4096 => 4096,
-        }
-    }
-
-    /// log2 of logical blocks per physical block.
-    pub(crate) fn exponent(self) -> u8 {
-        match self {
-            Self::Emulated512 => 3,
-            Self::Native512 | Self::Native4096 => 0,
-        }
-    }
-}
-
-/// A volume to be offered.
-#[derive(Clone, Debug)]
-pub struct LunSpec {
-    /// Number within the target.
-    pub number: u16,
-    /// The volume.
-    pub volume: VolumeHandle,
-    /// Its name, for people.
-    pub name: String,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// Its `volblocksize` in bytes.
-    pub volume_block: u64,
-    /// Logical and physical block sizes.
-    pub sectors: SectorFormat,
-    /// Writes may be answered before they are on stable storage, until SYNCHRONIZE CACHE or FUA.
-    pub write_cache: bool,
-    /// Changes are refused.
-    pub read_only: bool,
-    /// It has no reservation: no space is set aside for it.
-    pub thin: bool,
-    /// Percent of the space it could take that may be in use before initiators are warned; 0 is never. For thin volumes.
-    pub threshold_percent: u8,
-    /// Names and addresses of the initiators that see it; none is every initiator that may log in.
-    pub initiators: Vec<String>,
-    /// An identifier of the unit to be told instead of our own: NAA, 16 bytes.
-    pub naa: Option<[u8; 16]>,
-    /// Persistent reservations to be restored, as [`crate::Environment::store_reservations`] got them.
-    pub reservations: Option<String>,
-}
-
-/// The relation between an initiator port and a target port: one session.
-#[derive(Debug)]
-pub(crate) struct Nexus {
-    /// Unique while the server runs.
-    pub(crate) id: u64,
-    /// Initiator name and session id, and the portal group: what reservations remember.
-    pub(crate) port: Port,
-    /// Where the session was opened from.
-    pub(crate) peer: IpAddr,
-}
-
-/// An initiator port's name (RFC 7143 section 4.4.1, names of SCSI ports), and the target port it speaks to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Port {
-    pub(crate) initiator: String,
-    pub(crate) isid: [u8; 6],
-    /// Tag of the portal group: the target port's number.
-    pub(crate) group: u16,
-}
-
-impl std::fmt::Display for Port {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{},i,0x", self.initiator)?;
-        self.isid
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
 
 /// A logical unit, shared by all targets and sessions that reach it.
 pub(crate) struct LogicalUnit {
@@ -156,8 +69,8 @@ pub(crate) struct LunState {
     /// The session that holds the unit by RESERVE(6).
     pub(crate) reserved_by: Option<u64>,
     sessions: BTreeMap<u64, AttachedSession>,
-    /// Results of copies by initiator and list identifier, newest last.
-    pub(crate) copies: VecDeque<super::copy::Finished>,
+    /// Results of copies.
+    pub(super) copies: CopyResults,
 }
 
 impl std::fmt::Debug for LogicalUnit {
@@ -197,7 +110,7 @@ impl LogicalUnit {
                 reservations: reservations.unwrap_or_default(),
                 reserved_by: None,
                 sessions: BTreeMap::new(),
-                copies: VecDeque::new(),
+                copies: CopyResults::default(),
             }),
         }
     }
@@ -304,7 +217,7 @@ impl LogicalUnit {
     }
 
     /// Checks that a command can be carried out at all in the unit's condition.
-    pub(crate) fn access_refusal(&self, cdb: &super::Cdb, class: CommandClass) -> Option<Sense> {
+    pub(crate) fn access_refusal(&self, cdb: &Cdb, class: CommandClass) -> Option<Sense> {
         let state = self.state();
         let op = cdb[0];
         let always = class == CommandClass::Free

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::cdb::{COMMANDS, Supported};
 use super::sense::{Sense, asc};
-use super::{COMMANDS, Cdb, Command, Executed, LogicalUnit, Reply, Supported};
+use super::{Cdb, Command, Executed, LogicalUnit, Reply};
 use crate::bytes::{Field as _, index, len16, len32, put};
 
 /// Task management functions that exist: abort task, abort task set, clear ACA not, clear task set, LUN reset; target resets.

@@ -29,7 +29,8 @@ pub(crate) type Asc = (u8, u8);
 
 /// Additional sense codes that are used in more than one place.
 pub(crate) mod asc {
-    use super::Asc;
+    use crate::scsi::sense::Asc;
+
     pub(crate) const NONE: Asc = (0x00, 0x00);
     pub(crate) const STANDBY: Asc = (0x04, 0x0b);
     pub(crate) const UNAVAILABLE: Asc = (0x04, 0x0c);

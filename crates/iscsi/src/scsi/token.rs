@@ -4,14 +4,13 @@
 //! A token stands for ranges of a unit as they were; a change of them revokes it. An initiator that knows a token may use it, so it is made
 //! of random bytes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use super::block::Extent;
+use super::extent::Extent;
 use super::sense::{Sense, asc};
+use super::tokens::{SECRET_BYTES, Token, TokenResult};
 use super::{Command, Executed, LogicalUnit, Reply, copy};
 use crate::bytes::{Field as _, index, len32, put};
-use crate::chap::same;
 
 /// Ranges of one token or one use of it.
 pub(super) const RANGES_MAX: usize = 64;
@@ -24,112 +23,10 @@ pub(super) const INACTIVITY_SECONDS_MAX: u32 = 300;
 pub(super) const KIND_MOMENT: u32 = 0x0080_0000;
 /// Zeros.
 pub(super) const KIND_ZERO: u32 = 0xffff_0001;
-/// Tokens and results kept for one unit.
-const TOKENS_MAX: usize = 64;
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 512;
-/// Where the random bytes stand in a token, and how many.
+/// Where the random bytes stand in a token.
 const SECRET_AT: usize = 128;
-const SECRET_BYTES: usize = 32;
-
-/// The tokens made of one unit, and the results of its token commands.
-#[derive(Debug, Default)]
-pub(crate) struct Tokens {
-    /// Tokens that may be used; checked before the lock is taken, by every write.
-    alive: AtomicUsize,
-    state: Mutex<TokenState>,
-}
-
-#[derive(Debug, Default)]
-struct TokenState {
-    tokens: Vec<Token>,
-    results: Vec<Outcome>,
-}
-
-#[derive(Debug, Clone)]
-struct Token {
-    secret: [u8; SECRET_BYTES],
-    ranges: Vec<Extent>,
-    revoked: bool,
-    /// Seconds, when it was last used, and how long it may rest.
-    used: u64,
-    timeout: u32,
-}
-
-/// The result of a token command, for RECEIVE ROD TOKEN INFORMATION.
-#[derive(Debug, Clone)]
-struct Outcome {
-    nexus: u64,
-    list: u32,
-    action: u8,
-    blocks: u64,
-    token: Option<Vec<u8>>,
-}
-
-impl Tokens {
-    fn state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A range is about to change: tokens of it are worth nothing any more.
-    pub(crate) fn revoke(&self, offset: u64, len: u64) {
-        if self.alive.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let end = offset.saturating_add(len);
-        let mut state = self.state();
-        for token in state.tokens.iter_mut().filter(|token| !token.revoked) {
-            let hit = |range: &Extent| range.offset < end && offset < range.offset + range.len;
-            if token.ranges.iter().any(hit) {
-                token.revoked = true;
-            }
-        }
-        let alive = state.tokens.iter().filter(|token| !token.revoked).count();
-        self.alive.store(alive, Ordering::Release);
-    }
-
-    fn add(&self, token: Token, now: u64) {
-        let mut state = self.state();
-        state
-            .tokens
-            .retain(|known| now < known.used + u64::from(known.timeout));
-        if state.tokens.len() >= TOKENS_MAX {
-            state.tokens.remove(0);
-        }
-        state.tokens.push(token);
-        let alive = state.tokens.iter().filter(|token| !token.revoked).count();
-        self.alive.store(alive, Ordering::Release);
-    }
-
-    /// Finds a token; every one is compared, in the same time.
-    fn find(&self, secret: &[u8], now: u64) -> Option<Token> {
-        let mut state = self.state();
-        let found = state
-            .tokens
-            .iter_mut()
-            .find(|token| same(&token.secret, secret))?;
-        if now >= found.used + u64::from(found.timeout) {
-            return None;
-        }
-        found.used = now;
-        Some(found.clone())
-    }
-
-    fn forget(&self, secret: &[u8]) {
-        self.state().tokens.retain(|token| token.secret != secret);
-    }
-
-    fn remember(&self, outcome: Outcome) {
-        let mut state = self.state();
-        state
-            .results
-            .retain(|known| known.nexus != outcome.nexus || known.list != outcome.list);
-        if state.results.len() >= TOKENS_MAX {
-            state.results.remove(0);
-        }
-        state.results.push(outcome);
-    }
-}
 
 /// The parameter list of POPULATE TOKEN: time-out in seconds, kind, ranges in logical blocks.
 pub(super) struct Populate {
@@ -233,7 +130,7 @@ impl LogicalUnit {
             },
             now,
         );
-        self.tokens.remember(Outcome {
+        self.tokens.remember(TokenResult {
             nexus: command.nexus.id,
             list: command.cdb.u32_at(6),
             action: 0x10,
@@ -291,7 +188,7 @@ impl LogicalUnit {
                 source.tokens.forget(secret);
             }
         }
-        self.tokens.remember(Outcome {
+        self.tokens.remember(TokenResult {
             nexus: command.nexus.id,
             list: command.cdb.u32_at(6),
             action: 0x11,
@@ -304,12 +201,7 @@ impl LogicalUnit {
     pub(super) fn token_information(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let (nexus, list) = (command.nexus.id, cdb.u32_at(2));
-        let state = self.tokens.state();
-        let found = state
-            .results
-            .iter()
-            .find(|known| known.nexus == nexus && known.list == list);
-        let Some(found) = found else {
+        let Some(found) = self.tokens.result(nexus, list) else {
             return Err(Sense::cdb(2));
         };
         let mut bytes = vec![0; 32];
