@@ -174,7 +174,7 @@ impl Exported {
         self.portal_groups.clone_from(&targets.portal_groups);
     }
 
-    /// Puts the targets of this file into those there are. A secret that is not known here is `unknown`, which nobody can show, until it is
+    /// Puts the targets of this file into those there are. A secret that is not known here is `unknown`, which no initiator can prove, until it is
     /// given; whose that is, is returned in words.
     #[must_use]
     pub fn targets_into(&self, targets: &mut Targets, unknown: &str) -> Vec<String> {

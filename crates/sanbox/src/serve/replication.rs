@@ -198,7 +198,7 @@ impl Drop for ListedRun {
                 1
             }
         };
-        // Nobody may wait for it.
+        // The receiver may be gone.
         let _ = self.over.take().map(|over| over.send(code));
     }
 }

@@ -8,7 +8,7 @@ use crate::v4::status::Status;
 /// A client's number.
 pub(crate) type ClientId = u64;
 
-/// Who a client calls as: nobody else may take its place.
+/// The principal that a client calls as: calls of another one are refused its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Principal(pub(super) Option<u32>);
 

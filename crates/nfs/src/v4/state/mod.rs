@@ -1,7 +1,7 @@
 //! What the server knows of NFSv4's clients between their calls: who they are, their sessions, what they have open and locked.
 //!
 //! Everything here is in memory and bounded. Time comes from outside ([`StateTable::tick`]). A client whose lease has run out keeps
-//! its state for as long as nobody is in its way (a *courtesy* client); it loses all of it to the first conflict.
+//! its state until a request conflicts with it (a *courtesy* client); the first conflict takes all of it.
 //! Nothing here waits, and nothing knows what a COMPOUND is.
 
 mod clients;
@@ -35,7 +35,7 @@ const STATES_MAX: usize = 1 << 18;
 const CLIENT_STATES_MAX: usize = 1 << 16;
 /// Ranges locked in one file.
 const FILE_LOCKS_MAX: usize = 1 << 14;
-/// How long a client whose lease has run out keeps its state, if nobody is in its way: 24 hours.
+/// How long a client whose lease has run out keeps its state while no request conflicts with it: 24 hours.
 const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Lost states remembered.
@@ -137,7 +137,7 @@ impl StateTable {
         }
     }
 
-    /// Tells the time, and forgets what nobody can ask for any more.
+    /// Tells the time, and forgets what no request can name any more.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.advance_grace();
@@ -157,7 +157,7 @@ impl StateTable {
         self.forget_idle_owners();
     }
 
-    /// Takes the files that are no longer open: whoever gets them releases them.
+    /// Takes the files that are no longer open; the caller releases them.
     pub(crate) fn take_released(&mut self) -> Vec<(FsHandle, FileId)> {
         std::mem::take(&mut self.released)
     }

@@ -195,7 +195,7 @@ impl StateTable {
         }
     }
 
-    /// Removes an owner without states, which in minor version 1 nobody can ask for again.
+    /// Removes an owner without states, which in minor version 1 no request can name again.
     pub(super) fn remove_owner_if_idle(&mut self, owner: OwnerId) {
         if self.owners.get(&owner).is_some_and(|o| o.states.is_empty()) {
             self.remove_owner(owner);
