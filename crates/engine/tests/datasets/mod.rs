@@ -3,8 +3,8 @@
 
 use engine::{
     CreateDataset, CreateMode, Cred, DestroyOptions, EngineError, FileId, FsError, FsHandle, IoBuf,
-    PoolHandle, PropertyQuery, ReceiveRequest, Refusal, SendRequest, SetAttr, SnapshotRequest,
-    Stability, Subject, property,
+    PoolHandle, PropertyQuery, ReceiveRequest, Refusal, SendPackageRequest, SendRequest, SetAttr,
+    SnapshotRequest, Stability, Subject, property, stream::package_end,
 };
 
 use crate::{check, file, root, snapshot, user, with_pool};
@@ -106,6 +106,7 @@ async fn answer(pool: &PoolHandle, line: &str) -> String {
                 .await,
         ),
         ["inherit", property, name] => outcome(pool.inherit(name, property, false).await),
+        ["revert", property, name] => outcome(pool.inherit(name, property, true).await),
         ["get", property, name] => get(pool, property, name).await,
         _ => panic!("a line that means nothing: {line}"),
     }
@@ -597,6 +598,97 @@ fn streams_are_refused_where_they_do_not_fit() {
             get(&pool, "guid", "tank/b@2").await,
         );
         assert_eq!(sent, received);
+    });
+}
+
+/// zfs-receive(8) and zfs-inherit(8): a received value is in force until one is set, and returns with `-S`.
+#[test]
+fn received_values_stand_between_local_and_inherited_ones() {
+    with_pool(async |_, pool| {
+        for line in [
+            "create tank/a compression=lz4",
+            "set org.example:note=1 tank/a",
+            "snapshot tank/a@1",
+        ] {
+            assert_eq!(answer(&pool, line).await, "", "{line}");
+        }
+        let request = SendPackageRequest {
+            snapshot: "tank/a@1".to_owned(),
+            single: true,
+            properties: true,
+            ..SendPackageRequest::default()
+        };
+        let mut bytes = pool.plan_send(request).await.expect("plans").head;
+        bytes.extend(stream_of(&pool, "tank/a@1", None).await.expect("sends"));
+        bytes.extend(package_end());
+        assert_eq!(receive(&pool, "tank/b", &bytes).await, "");
+        for (line, expected) in [
+            ("get compression tank/b", "lz4 received"),
+            ("get org.example:note tank/b", "1 received"),
+            ("set compression=off tank/b", ""),
+            ("get compression tank/b", "off local"),
+            ("revert compression tank/b", ""),
+            ("get compression tank/b", "lz4 received"),
+            ("inherit compression tank/b", ""),
+            ("get compression tank/b", "on default"),
+            ("revert compression tank/b", ""),
+            ("get compression tank/b", "lz4 received"),
+            ("create tank/b/c", ""),
+            ("get compression tank/b/c", "lz4 inherited from tank/b"),
+        ] {
+            assert_eq!(answer(&pool, line).await, expected, "{line}");
+        }
+    });
+}
+
+/// Groups of four records are changed after each of three snapshots: which of them only one snapshot has, and which go with several.
+#[test]
+fn blocks_are_freed_with_the_last_snapshot_that_has_them() {
+    with_pool(async |_, pool| {
+        assert_eq!(answer(&pool, "create tank/a compression=off").await, "");
+        let fs = &pool.open_fs("tank/a").await.expect("opens");
+        let cred = &Cred::root();
+        let id = file(fs, b"f", 0o644, cred).await.id;
+        let change = async |records: std::ops::Range<usize>| {
+            for at in records {
+                let offset = (at * RECORD) as u64;
+                fill(fs, id, offset, RECORD, cred).await.expect("writes");
+            }
+        };
+        change(0..16).await;
+        for (number, changed) in [(1, 0..4), (2, 4..8), (3, 8..12)] {
+            snapshot(&pool, &format!("tank/a@{number}")).await;
+            change(changed).await;
+        }
+        pool.sync().await.expect("syncs");
+        // Blocks of metadata are less than a group in all.
+        let groups = |bytes: u64| bytes / (4 * RECORD as u64);
+        let used = async |name: &str| groups(bytes_of(&pool, "used", name).await);
+        let freed = async |first: &str, last: &str| {
+            let bytes = pool.would_free(first, last).await;
+            groups(bytes.expect("counts"))
+        };
+        assert_eq!(used("tank/a@1").await, 1, "the first group as it was first");
+        assert_eq!(
+            used("tank/a@2").await,
+            0,
+            "the first has the second group, too"
+        );
+        assert_eq!(
+            used("tank/a@3").await,
+            0,
+            "the others have the third group, too"
+        );
+        assert_eq!(freed("tank/a@1", "tank/a@2").await, 2);
+        assert_eq!(freed("tank/a@1", "tank/a@3").await, 3);
+        assert_eq!(freed("tank/a@2", "tank/a@3").await, 0);
+        let all = bytes_of(&pool, "usedbysnapshots", "tank/a").await;
+        assert_eq!(groups(all), 3);
+        for (destroyed, left, alone) in [("tank/a@1", "tank/a@2", 1), ("tank/a@2", "tank/a@3", 1)] {
+            assert_eq!(answer(&pool, &format!("destroy {destroyed}")).await, "");
+            pool.sync().await.expect("syncs");
+            assert_eq!(used(left).await, alone, "{left} without {destroyed}");
+        }
     });
 }
 
