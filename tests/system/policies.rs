@@ -159,3 +159,37 @@ fn policies_that_cannot_be_read_and_previews() {
     );
     place.stop();
 }
+
+/// Hooks run around the snapshot of their policy, in the daemon; one that fails marks the snapshot and does not prevent it.
+#[test]
+fn hooks_run_around_a_snapshot() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create tank/db && zfs create tank/vm && mkdir -p ../state && \
+         printf '[policies.hook.db]\nbefore = [\"/bin/sh\", \"-c\", \"echo $SANBOX_PHASE $SANBOX_SNAPSHOTS >> '$PWD'/hooks\"]\n\
+         after = [\"/bin/sh\", \"-c\", \"echo $SANBOX_PHASE >> '$PWD'/hooks\"]\n\
+         [policies.hook.vm]\nbefore = [\"/bin/false\"]\n' > ../state/sanbox.toml",
+    );
+    assert_eq!(made, "");
+    let set = place.run(
+        "sanbox policy set tank/db 'yearly=2 hook=db' && sanbox policy set tank/vm 'monthly=2 hook=vm'",
+    );
+    assert_eq!(set, "");
+    place.serve(&["--nfs-port", "0"]);
+    wait_until(&place, |list| list.len() == 2);
+    let taken = snapshots(&place);
+    let failed = place.run("zfs get -Ho name,value -s local org.sanbox:hooks-failed");
+    assert_eq!(failed, format!("{}\tvm\n", taken[1]));
+    // The thaw comes after the snapshot.
+    let expected = format!("before {}\nafter\n", taken[0]);
+    let start = Instant::now();
+    while place.run("cat hooks") != expected {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{}",
+            place.run("cat hooks")
+        );
+        sleep(Duration::from_millis(100));
+    }
+    place.stop();
+}

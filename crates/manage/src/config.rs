@@ -65,6 +65,43 @@ pub struct Config {
     pub log: Log,
     /// Who is told of alerts.
     pub alerts: Alerts,
+    /// Snapshot policies.
+    pub policies: Policies,
+}
+
+/// Settings of snapshot policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policies {
+    /// Programs around a snapshot, by the name that policies call them: `[policies.hook.NAME]`.
+    pub hook: BTreeMap<String, Hook>,
+}
+
+/// Programs that run before and after a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hook {
+    /// Program, by its whole path, and its arguments. Empty: none.
+    pub before: Vec<String>,
+    /// As `before`.
+    pub after: Vec<String>,
+    /// Seconds that either of them may take, 1 to [`Hook::SECONDS_MAX`].
+    pub timeout_seconds: u64,
+}
+
+impl Hook {
+    /// The longest that a hook may take: databases and virtual machines are not held longer.
+    pub const SECONDS_MAX: u64 = 20;
+}
+
+impl Default for Hook {
+    fn default() -> Self {
+        Self {
+            before: Vec::new(),
+            after: Vec::new(),
+            timeout_seconds: 10,
+        }
+    }
 }
 
 /// Who is told of alerts.
@@ -441,6 +478,9 @@ impl Config {
                 ));
             }
         }
+        for (name, hook) in &config.policies.hook {
+            check_hook(name, hook).map_err(|why| format!("[policies.hook.{name}] {why}"))?;
+        }
         Ok(config)
     }
 
@@ -457,6 +497,32 @@ impl Config {
             Err(_) => Err(ConfigError::Size(self.memory.clone())),
         }
     }
+}
+
+/// Returns what is wrong with a hook.
+fn check_hook(name: &str, hook: &Hook) -> Result<(), String> {
+    if !is_hook_name(name) {
+        return Err("a name has 1 to 32 letters, digits, '-' and '_'".to_owned());
+    }
+    if hook.before.is_empty() && hook.after.is_empty() {
+        return Err("neither before nor after is given".to_owned());
+    }
+    let programs = [hook.before.first(), hook.after.first()];
+    for program in programs.into_iter().flatten() {
+        if !program.starts_with('/') {
+            return Err(format!("'{program}' is no whole path"));
+        }
+    }
+    if !(1..=Hook::SECONDS_MAX).contains(&hook.timeout_seconds) {
+        return Err(format!("timeout_seconds: 1 to {}", Hook::SECONDS_MAX));
+    }
+    Ok(())
+}
+
+/// Whether a hook may be called so.
+pub(crate) fn is_hook_name(name: &str) -> bool {
+    let fits = |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
+    (1..=32).contains(&name.len()) && name.chars().all(fits)
 }
 
 #[cfg(test)]
@@ -485,6 +551,19 @@ mod tests {
             ("[smb]\nencryption = 'perhaps'", "perhaps"),
             ("[[alerts.mail]]\nseverity = 'loud'", "loud"),
             ("[[alerts.webhook]]\nform = 'smoke'", "smoke"),
+            (
+                "[policies.hook.'a b']\nbefore = ['/bin/true']",
+                "a name has",
+            ),
+            ("[policies.hook.db]", "neither before nor after"),
+            (
+                "[policies.hook.db]\nafter = ['thaw']",
+                "'thaw' is no whole path",
+            ),
+            (
+                "[policies.hook.db]\nafter = ['/t']\ntimeout_seconds = 21",
+                "1 to 20",
+            ),
         ] {
             let message = Config::parse(text).expect_err(text);
             assert!(message.contains(needle), "{text}: {message}");

@@ -3,6 +3,7 @@
 //! Words are separated by spaces; a value with spaces stands in double quotes. `off` is the policy that does nothing, for a dataset below
 //! one that has a policy.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +13,7 @@ use jiff::tz::TimeZone;
 use thiserror::Error;
 
 use super::{Naming, Period};
+use crate::config::is_hook_name;
 
 /// Snapshots of one class that a policy may keep: what `zfs list` of one dataset still shows at once.
 const KEEP_MAX: u32 = 100_000;
@@ -43,6 +45,8 @@ pub struct Policy {
     pub naming: Naming,
     /// A snapshot is not taken while nothing was written since the newest one.
     pub skip_unchanged: bool,
+    /// Names of hooks (`sanbox.toml`) that run around each snapshot, sorted, each once.
+    pub hooks: Vec<String>,
     /// Snapshots are taken here. Where they arrive by replication, only retention is wanted.
     pub take: bool,
 }
@@ -56,7 +60,7 @@ pub enum PolicyError {
     /// A name that no policy has.
     #[error(
         "'{0}' is no part of a policy (parts: Nmin, hourly, daily, weekly, monthly, yearly, cron and keep, at, weekday, zone, naming, \
-         unchanged, take)"
+         unchanged, hook, take)"
     )]
     Unknown(String),
     /// The same name twice.
@@ -93,6 +97,7 @@ impl Policy {
             zone: TimeZone::UTC,
             naming: Naming::Auto,
             skip_unchanged: false,
+            hooks: Vec::new(),
             take: true,
         }
     }
@@ -138,6 +143,13 @@ impl Policy {
                 "take" => self.skip_unchanged = false,
                 _ => return Err(refused("skip or take")),
             },
+            "hook" => {
+                let names: BTreeSet<String> = value.split(',').map(str::to_owned).collect();
+                if !names.iter().all(|name| is_hook_name(name)) {
+                    return Err(refused("names of hooks, separated by commas"));
+                }
+                self.hooks = names.into_iter().collect();
+            }
             "take" => match value {
                 "yes" => self.take = true,
                 "no" => self.take = false,
@@ -301,6 +313,9 @@ impl fmt::Display for Policy {
         if self.skip_unchanged {
             words.push("unchanged=skip".to_owned());
         }
+        if !self.hooks.is_empty() {
+            words.push(format!("hook={}", self.hooks.join(",")));
+        }
         if !self.take {
             words.push("take=no".to_owned());
         }
@@ -344,6 +359,7 @@ mod tests {
             "keep=10 cron=\"0 9 * * 1-5\"",
             Ok("cron=\"0 9 * * 1-5\" keep=10"),
         );
+        check("daily=7 hook=vm,db,vm", Ok("daily=7 hook=db,vm"));
         check("off", Ok("off"));
     }
 
@@ -364,6 +380,10 @@ mod tests {
         check(
             "cron=\"0 9 * * *\"",
             Err("cron=\"EXPRESSION\" and keep=N go together"),
+        );
+        check(
+            "daily=7 hook=/bin/sh",
+            Err("'hook=/bin/sh': names of hooks, separated by commas"),
         );
         check("daily=7 cron=\"0 9", Err("a quotation mark is not closed"));
         let unknown = "7".parse::<Policy>().map_err(|error| error.to_string());

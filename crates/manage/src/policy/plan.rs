@@ -1,6 +1,6 @@
 //! What the policies of a pool ask for at a moment: computed from what exists, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -40,6 +40,8 @@ pub struct SnapshotGroup {
     pub names: Vec<String>,
     /// Their classes, separated by commas: the value of [`super::CLASSES_PROPERTY`].
     pub classes: String,
+    /// Hooks of their policies, sorted, each once: they run around the whole group, which stays one moment.
+    pub hooks: Vec<String>,
 }
 
 /// What is to be done now, and when to look again.
@@ -59,7 +61,7 @@ pub struct Plan {
 #[must_use]
 pub fn plan(datasets: &[DatasetState], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    let mut groups = Groups::new();
     for dataset in datasets {
         if dataset.source == PolicySource::Received {
             continue;
@@ -88,17 +90,24 @@ pub fn plan(datasets: &[DatasetState], now: Timestamp) -> Plan {
     }
     plan.take = groups
         .into_iter()
-        .map(|((_, classes), names)| SnapshotGroup { names, classes })
+        .map(|((_, classes), (names, hooks))| SnapshotGroup {
+            names,
+            classes,
+            hooks: hooks.into_iter().collect(),
+        })
         .collect();
     plan
 }
 
-/// Adds what is due for one dataset to the groups, which are by name of the snapshot and classes.
+/// Full names and hooks of groups, by the snapshot's name and its classes.
+type Groups = BTreeMap<(String, String), (Vec<String>, BTreeSet<String>)>;
+
+/// Adds what is due for one dataset to the groups.
 fn take(
     dataset: &DatasetState,
     policy: &Policy,
     now: Timestamp,
-    groups: &mut BTreeMap<(String, String), Vec<String>>,
+    groups: &mut Groups,
     problems: &mut Vec<(String, String)>,
 ) {
     let due: Vec<&Period> = policy
@@ -127,10 +136,9 @@ fn take(
     }
     let classes: Vec<String> = due.into_iter().map(Period::name).collect();
     let full = format!("{}@{name}", dataset.name);
-    groups
-        .entry((name, classes.join(",")))
-        .or_default()
-        .push(full);
+    let (names, hooks) = groups.entry((name, classes.join(","))).or_default();
+    names.push(full);
+    hooks.extend(policy.hooks.iter().cloned());
 }
 
 /// Whether the period that `now` is in has no snapshot yet. Snapshots ahead of the clock do not count: after the clock was set back to the
@@ -152,8 +160,6 @@ fn is_due(dataset: &DatasetState, policy: &Policy, period: &Period, now: Timesta
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use jiff::{SignedDuration, ToSpan as _};
 
     use super::*;
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn one_snapshot_serves_all_classes_that_are_due_and_all_datasets_at_once() {
         let datasets = [
-            dataset("tank/a", "hourly=2 daily=2"),
+            dataset("tank/a", "hourly=2 daily=2 hook=db"),
             dataset("tank/b", "hourly=2 daily=2"),
         ];
         let first = plan(&datasets, at("2026-11-25T02:15:00Z"));
@@ -217,6 +223,7 @@ mod tests {
                 "tank/b@auto-20261125T021500Z".to_owned(),
             ],
             classes: "hourly,daily".to_owned(),
+            hooks: vec!["db".to_owned()],
         };
         assert_eq!(first.take, [expected]);
         assert_eq!(first.next, Some(at("2026-11-25T03:00:00Z")));

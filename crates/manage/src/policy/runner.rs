@@ -3,8 +3,10 @@
 //! A round that finds nothing due reads one property of each dataset. Snapshots are listed only for datasets with a policy, and only when
 //! something is due or a policy changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
+use std::time::Duration;
 
 use engine::property::{Source, Value};
 use engine::{
@@ -13,12 +15,16 @@ use engine::{
 };
 use jiff::Timestamp;
 
+use super::hooks::{FAILED_HOOKS_PROPERTY, HookFailure, Hooks};
 use super::{
     CLASSES_PROPERTY, DatasetState, PROPERTY, PolicySource, SnapshotGroup, SnapshotState, plan,
 };
 
 /// Snapshots destroyed in one request: what one txg takes in a moment.
 const DESTROYED_AT_ONCE: usize = 200;
+
+/// How long what hooks froze waits for its snapshot.
+const FROZEN_MAX: Duration = Duration::from_secs(10);
 
 /// The policies of a pool, as the last round found them, and when something is due again.
 #[derive(Debug, Default)]
@@ -42,14 +48,22 @@ pub struct Round {
     pub problems: Vec<(String, String)>,
     /// Datasets of which a problem told earlier is gone.
     pub solved: Vec<String>,
+    /// Hooks that failed. The snapshots were taken all the same.
+    pub hook_failures: Vec<HookFailure>,
 }
 
 impl PoolPolicies {
-    /// Does what is due at `now`. Snapshots that were taken are on stable storage when this returns.
+    /// Does what is due at `now`, with `hooks` around the snapshots whose policies name some. Snapshots that were taken are on stable
+    /// storage when this returns.
     ///
     /// # Errors
     /// The pool cannot be read. What is refused for single datasets is in the answer.
-    pub async fn round(&mut self, pool: &PoolHandle, now: Timestamp) -> Result<Round, EngineError> {
+    pub async fn round(
+        &mut self,
+        pool: &PoolHandle,
+        hooks: &Hooks,
+        now: Timestamp,
+    ) -> Result<Round, EngineError> {
         if pool.readonly() {
             return Ok(Round::default());
         }
@@ -63,7 +77,7 @@ impl PoolPolicies {
         let todo = plan(&states(pool, &seen).await?, now);
         problems.extend(todo.problems);
         for group in todo.take {
-            take(pool, group, &mut round, &mut problems).await?;
+            take(pool, hooks, group, &mut round, &mut problems).await?;
         }
         let expired = match round.taken.is_empty() {
             true => todo.destroy,
@@ -235,19 +249,55 @@ fn user_property<'a>(info: &'a DatasetInfo, name: &str) -> Option<(&'a str, &'a 
     }
 }
 
-/// Takes a group in one txg; a name that is refused is left out, and the others are tried again.
+/// Takes a group in one txg, between its hooks; a name that is refused is left out, and the others are tried again.
 async fn take(
     pool: &PoolHandle,
+    hooks: &Hooks,
     group: SnapshotGroup,
     round: &mut Round,
     problems: &mut BTreeMap<String, String>,
 ) -> Result<(), EngineError> {
-    let mut names = group.names;
+    let (frozen, failures) = hooks.freeze(&group.hooks, &group.names).await;
+    let mut properties = vec![(CLASSES_PROPERTY.to_owned(), group.classes)];
+    if !failures.is_empty() {
+        let failed: BTreeSet<&str> = failures.iter().map(|(hook, _)| hook.as_str()).collect();
+        let failed = Vec::from_iter(failed).join(",");
+        properties.push((FAILED_HOOKS_PROPERTY.to_owned(), failed));
+    }
+    round.hook_failures.extend(failures);
+    let (unthawed, is_late) = {
+        let mut taking = pin!(take_frozen(pool, group.names, properties, round, problems));
+        let taken = tokio::time::timeout(FROZEN_MAX, &mut taking).await;
+        // A pool that does not answer must not hold a database up for as long: then the snapshot comes after the thaw, and is not what
+        // was frozen.
+        let unthawed = frozen.thaw().await;
+        let is_late = taken.is_err();
+        match taken {
+            Ok(taken) => taken?,
+            Err(_) => taking.await?,
+        }
+        (unthawed, is_late)
+    };
+    if is_late && !group.hooks.is_empty() {
+        let why = format!("the pool took longer than {} s", FROZEN_MAX.as_secs());
+        round.hook_failures.push((group.hooks.join(","), why));
+    }
+    round.hook_failures.extend(unthawed);
+    Ok(())
+}
+
+async fn take_frozen(
+    pool: &PoolHandle,
+    mut names: Vec<String>,
+    properties: Vec<(String, String)>,
+    round: &mut Round,
+    problems: &mut BTreeMap<String, String>,
+) -> Result<(), EngineError> {
     while !names.is_empty() {
         let request = SnapshotRequest {
             names: names.clone(),
             recursive: false,
-            properties: vec![(CLASSES_PROPERTY.to_owned(), group.classes.clone())],
+            properties: properties.clone(),
         };
         let refusals = pool.snapshot(request).await?;
         if refusals.is_empty() {

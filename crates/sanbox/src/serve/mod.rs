@@ -32,6 +32,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use manage::api::Api;
 use manage::config::{Config, LogFormat};
+use manage::policy::Hooks;
 use manage::state::{StateDirectory, StateLock};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -168,7 +169,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     });
 
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
-    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
+    let hooks = Hooks::new(config.policies.hook.clone());
+    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance), hooks));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
     let metrics = serve_metrics(&appliance, &config).await;
 
@@ -507,6 +509,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[metrics]", config.metrics != before.metrics),
         ("[console]", config.console != before.console),
         ("[control]", config.control != before.control),
+        ("[policies]", config.policies != before.policies),
         ("[[alerts]]", config.alerts != before.alerts),
         ("[log] format", config.log.format != before.log.format),
     ]

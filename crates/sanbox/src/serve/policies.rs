@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engine::PoolHandle;
 use jiff::Timestamp;
-use manage::policy::{PoolPolicies, Round};
+use manage::policy::{Hooks, PoolPolicies, Round};
 
 use crate::appliance::Appliance;
 use crate::logging::POLICY;
@@ -30,7 +30,7 @@ struct WatchedPool {
 }
 
 /// Carries out the policies of all open pools until the appliance is gone.
-pub(super) async fn keep(appliance: Weak<Appliance>) {
+pub(super) async fn keep(appliance: Weak<Appliance>, hooks: Hooks) {
     let mut watched: BTreeMap<u64, WatchedPool> = BTreeMap::new();
     let mut each = tokio::time::interval(TICK);
     each.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -44,7 +44,7 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
         for pool in pools {
             let own = watched.entry(pool.guid()).or_default();
             if own.looked.is_none_or(|at| at.elapsed() >= INTERVAL) {
-                own.round(&pool).await;
+                own.round(&pool, &hooks).await;
             }
         }
     }
@@ -52,8 +52,8 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
 
 impl WatchedPool {
     /// Does what is due. A pool that does not answer delays the snapshots of the others by [`ROUND_MAX`], and its own until it answers.
-    async fn round(&mut self, pool: &PoolHandle) {
-        let round = self.policies.round(pool, Timestamp::now());
+    async fn round(&mut self, pool: &PoolHandle, hooks: &Hooks) {
+        let round = self.policies.round(pool, hooks, Timestamp::now());
         let failure = match tokio::time::timeout(ROUND_MAX, round).await {
             Ok(Ok(round)) => {
                 report(pool, &round);
@@ -92,6 +92,9 @@ impl Answering {
 fn report(pool: &PoolHandle, round: &Round) {
     for (dataset, why) in &round.problems {
         tracing::warn!(target: POLICY, "{dataset}: {why}");
+    }
+    for (hook, why) in &round.hook_failures {
+        tracing::warn!(target: POLICY, "{}: hook '{hook}' failed; the snapshot was taken all the same: {why}", pool.name());
     }
     for dataset in &round.solved {
         tracing::info!(target: POLICY, "{dataset}: its policy is carried out again");

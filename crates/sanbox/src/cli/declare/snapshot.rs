@@ -22,6 +22,8 @@ pub(super) const POLICY: Command = Command {
         "at=HH:MM and weekday=sun say when days and weeks begin, zone=Europe/Berlin whose clock that is. naming=auto, sanoid, zrepl or \
          seed is how snapshots are named. unchanged=skip takes none while nothing was written. take=no only destroys old ones, where \
          snapshots arrive by replication.",
+        "hook=db runs, before and after each snapshot, the programs that sanbox.toml names under [policies.hook.db]; hook=db,vm those of \
+         both. Where one fails, the snapshot is taken all the same and its property org.sanbox:hooks-failed says so.",
         "set: sanbox policy set tank/vm 'hourly=24 daily=7 at=02:00 zone=Europe/Berlin'",
         "preview: what a policy would destroy now and have left in 30 days: sanbox policy preview tank/vm 'hourly=48 daily=14'",
         "show: the policies, the newest snapshot of each, and when the next is due. clear: the dataset inherits its policy again.",
