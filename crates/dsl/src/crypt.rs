@@ -1,4 +1,4 @@
-//! Encrypted datasets as they are shown: encryption properties; and the refusal of what encrypted datasets do not take yet.
+//! Encrypted datasets as they are shown: their encryption properties, and what is known of their keys.
 //!
 //! Guarantees: without its key, a dataset is listed with its kind, and its properties and holds can be changed.
 
@@ -12,6 +12,7 @@ use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::key_format::{KeyFormat, PlannedKey};
+use crate::new_encryption::Asked;
 use crate::property::{Property, Setting, Source, Value};
 use crate::property_zap::EffectiveValue;
 use codec::crypt::{IV_LEN, SEALED_WRAPPING_KEY_LEN, WrappingKey};
@@ -74,6 +75,14 @@ impl Hierarchy {
         Ok(None)
     }
 
+    /// Returns the key of its own that these properties ask for, whatever the dataset is made below; `None` when they ask for none.
+    ///
+    /// # Errors
+    /// `Property` when the properties do not go together.
+    pub fn plan_own_key(&self, settings: &[Setting]) -> Result<Option<PlannedKey>> {
+        Asked::of(settings).key(|| self.pool().new_guid().0)
+    }
+
     /// Loads the wrapping key of an encryption root, so that the datasets below it can be opened; with `check_only`, only says
     /// whether it is the right one. It stays in memory until [`Hierarchy::unload_key`] or the pool's end.
     ///
@@ -133,16 +142,6 @@ impl DslPool {
         format.ok_or(DslError::Unsupported {
             what: "the format of the key",
         })
-    }
-
-    /// Fails when a dataset is encrypted: it takes no dataset that is made below it, and no plain stream.
-    pub(crate) async fn require_plain(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
-        match self.block_keys(dir).await? {
-            None => Ok(()),
-            Some(_) => Err(DslError::Unsupported {
-                what: "this below or in an encrypted dataset",
-            }),
-        }
     }
 
     /// A property that says how a dataset is encrypted.

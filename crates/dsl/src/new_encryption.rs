@@ -110,7 +110,7 @@ impl Asked {
     }
 
     /// The key of its own that the dataset is to have.
-    fn key(&self, salt: impl FnOnce() -> u64) -> Result<Option<PlannedKey>> {
+    pub(crate) fn key(&self, salt: impl FnOnce() -> u64) -> Result<Option<PlannedKey>> {
         let Some(format) = self.format else {
             return match &self.location {
                 Some(_) => Err(PropertyError::KeyFormatNeeded.into()),

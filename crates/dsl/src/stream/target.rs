@@ -4,10 +4,11 @@
 
 use std::rc::Rc;
 
+use codec::crypt::Suite;
 use dmu::Tx;
 use dmu::zap;
 use ondisk::ObjectId;
-use ondisk::dsl::{dataset_flags, zapified_keys};
+use ondisk::dsl::dataset_flags;
 use ondisk::stream::{begin_flags, stream_feature};
 
 use super::incoming::Incoming;
@@ -18,8 +19,9 @@ use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
+use crate::key_format::NewKey;
 use crate::namecheck;
-use crate::property::DatasetKind;
+use crate::property::{DatasetKind, Setting};
 use crate::types::ResumePoint;
 
 /// Name of the hidden clone below the dataset that is received into. OpenZFS: module/zfs/dmu_recv.c, recv_clone_name.
@@ -40,6 +42,29 @@ pub struct ReceiveTarget {
     pub origin: Option<String>,
     /// What was received stays when the receive is interrupted (`-s`).
     pub resumable: bool,
+    /// How the new dataset of a whole stream is encrypted: `encryption`, `keyformat`, `keylocation`, `pbkdf2iters`. What is not said
+    /// follows from its parent. A raw stream and a clone bring their keys.
+    pub encryption: Vec<Setting>,
+    /// The key of its own that the new dataset gets, if that is what `encryption` asks for.
+    pub key: Option<NewKey>,
+}
+
+/// Where a dataset that is not there is made.
+struct NewReceive {
+    parent: Rc<DslDir>,
+    /// The snapshot that it is a clone of.
+    origin: Option<Rc<DatasetState>>,
+    /// What its blocks are encrypted with when they come as plain text.
+    suite: Option<Suite>,
+}
+
+/// What a dataset that is filled begins with.
+#[derive(Clone, Copy)]
+struct FirstContents<'a> {
+    /// The snapshot whose contents it has; `None` for no objects at all.
+    origin: Option<&'a Rc<DatasetState>>,
+    /// What the blocks of one without an origin are encrypted with when they come as plain text.
+    suite: Option<Suite>,
 }
 
 /// What a stream is received into, once that was found or made.
@@ -103,16 +128,16 @@ impl Hierarchy {
             async move |this: &Self, tx: &Tx| {
                 let (target, incoming) = &*request;
                 let pool = this.pool();
-                let (parent, origin) = pool.check_receive_new(target, incoming).await?;
+                let new = pool.check_receive_new(target, incoming).await?;
                 // What a clone writes must be younger than its origin.
-                if origin
+                if new
+                    .origin
                     .as_ref()
                     .is_some_and(|origin| origin.phys().creation_txg >= tx.txg().0)
                 {
                     return Err(DslError::Again);
                 }
-                let origin = origin.as_ref();
-                this.apply(pool.create_receiving(&parent, origin, target, incoming, tx))
+                this.apply(pool.create_receiving(&new, target, incoming, tx))
                     .await
             }
         })
@@ -252,18 +277,29 @@ fn check_large_blocks(state: &DatasetState, incoming: &Incoming) -> Result<()> {
 }
 
 impl DslPool {
-    /// Checks a stream for a dataset that is not there; returns the directory that it is made below, and its origin.
+    /// Checks a stream for a dataset that is not there.
     async fn check_receive_new(
         self: &Rc<Self>,
         target: &ReceiveTarget,
         incoming: &Incoming,
-    ) -> Result<(Rc<DslDir>, Option<Rc<DatasetState>>)> {
+    ) -> Result<NewReceive> {
         let parent = self.check_new(&target.dataset, &[]).await?;
         let origin = self.check_origin(target, incoming).await?;
-        if origin.is_none() && incoming.raw.is_none() {
-            self.require_plain(&parent).await?;
+        let suite = if origin.is_none() && incoming.raw.is_none() {
+            let key = target.key.as_ref();
+            self.check_new_encryption(Some(&parent), &target.encryption, key)
+                .await?
+        } else {
+            None
+        };
+        if suite.is_some() && incoming.has(stream_feature::EMBED_DATA) {
+            return Err(DslError::EmbeddedForEncrypted);
         }
-        Ok((parent, origin))
+        Ok(NewReceive {
+            parent,
+            origin,
+            suite,
+        })
     }
 
     /// The snapshot that a stream is received as a clone of, if it is.
@@ -320,21 +356,19 @@ impl DslPool {
     /// Makes the directory and head that a stream fills from nothing, or from the contents of its origin.
     async fn create_receiving(
         self: &Rc<Self>,
-        parent: &Rc<DslDir>,
-        origin: Option<&Rc<DatasetState>>,
+        new: &NewReceive,
         target: &ReceiveTarget,
         incoming: &Incoming,
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "a receive begins in syncing context");
-        let name = &target.dataset;
-        let (_, component) = name.rsplit_once('/').expect("the name was checked");
-        let dir = self.create_dir(Some(parent), component, tx).await?;
-        self.adjust_count(parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
-            .await?;
-        self.start_counts(&dir, tx).await?;
-        self.grant_to_creator(&dir, target.creator, tx).await?;
-        self.create_receiving_head(&dir, origin, target, incoming, tx)
+        let (name, creator) = (&target.dataset, target.creator);
+        let dir = self.create_child(&new.parent, name, creator, tx).await?;
+        let base = FirstContents {
+            origin: new.origin.as_ref(),
+            suite: new.suite,
+        };
+        self.create_receiving_head(&dir, base, target, incoming, tx)
             .await?;
         self.create_livelist(&dir, tx).await
     }
@@ -342,14 +376,14 @@ impl DslPool {
     async fn create_receiving_head(
         self: &Rc<Self>,
         dir: &Rc<DslDir>,
-        origin: Option<&Rc<DatasetState>>,
+        base: FirstContents<'_>,
         target: &ReceiveTarget,
         incoming: &Incoming,
         tx: &Tx,
     ) -> Result<()> {
         let flags = incoming.dataset_flags();
         let kind = incoming.kind()?;
-        let state = match origin {
+        let state = match base.origin {
             Some(origin) => {
                 let kept = origin.phys().flags & dataset_flags::CASE_INSENSITIVE;
                 let state = self.create_head_from(dir, origin, flags | kept, tx).await?;
@@ -366,6 +400,9 @@ impl DslPool {
                 if let Some(raw) = &incoming.raw {
                     self.create_raw(&state, kind, raw, tx).await?;
                 } else {
+                    if let Some(suite) = base.suite {
+                        self.encrypt_received(&state, suite, target, tx).await?;
+                    }
                     let nothing = async |_: &_, _: &_, _: &_| Ok(());
                     self.create_objects(&state, kind, &[], nothing, tx).await?;
                 }
@@ -531,7 +568,31 @@ impl DslPool {
     ) -> Result<()> {
         assert!(tx.is_syncing(), "a receive begins in syncing context");
         let dir = self.create_dir(Some(parent), CLONE_NAME, tx).await?;
-        self.create_receiving_head(&dir, base.as_ref(), target, incoming, tx)
+        let base = FirstContents {
+            origin: base.as_ref(),
+            suite: None,
+        };
+        self.create_receiving_head(&dir, base, target, incoming, tx)
             .await
+    }
+
+    /// Makes the keys of a new dataset whose blocks come as plain text. Syncing context.
+    async fn encrypt_received(
+        self: &Rc<Self>,
+        state: &DatasetState,
+        suite: Suite,
+        target: &ReceiveTarget,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(tx.is_syncing(), "a receive begins in syncing context");
+        self.create_key(state, suite, target.key.clone(), tx)
+            .await?;
+        // An encryption root says from its first txg where its key is.
+        let found = Found {
+            dir: state.dir(),
+            dataset: state.object,
+            snapshot: None,
+        };
+        self.apply_settings(&found, &target.encryption, tx).await
     }
 }

@@ -6,6 +6,7 @@ use dsl::stream::{Begin, NvList, ReceiveTarget, Receiver, StreamRecord};
 use dsl::{DslError, ListSpec, ReceivedChange};
 use ondisk::stream::{ByteOrder, begin_flags, stream_feature};
 
+use super::encryption::{NewEncryption, is_of_keys};
 use super::input::InputError;
 use super::package::Package;
 use super::properties::{applies, is_delayed, settings_of, stored_name};
@@ -48,31 +49,36 @@ impl ReceiveRequest {
 }
 
 /// A stream whose destination is known.
-struct Destination<'a> {
-    begin: &'a Begin,
+pub(super) struct Destination<'a> {
+    pub(super) begin: &'a Begin,
     /// Full name of the dataset, and name of the snapshot.
-    dataset: String,
+    pub(super) dataset: String,
     snapshot: String,
-    kind: DatasetKind,
+    pub(super) kind: DatasetKind,
     /// Snapshot that it is a clone of.
     origin: Option<String>,
     /// The beginning of a refusal.
     heading: &'static str,
     /// It makes a dataset, or replaces all of one.
     wants_new: bool,
-    existed: bool,
+    pub(super) existed: bool,
     /// The dataset has the rest of an interrupted receive.
     has_token: bool,
 }
 
 impl Destination<'_> {
-    fn refused(&self, why: impl std::fmt::Display) -> EngineError {
+    pub(super) fn refused(&self, why: impl std::fmt::Display) -> EngineError {
         EngineError::Receive(format!("{}: {why}", self.heading))
     }
 
     /// The blocks come encrypted.
-    fn is_raw(&self) -> bool {
+    pub(super) fn is_raw(&self) -> bool {
         self.begin.features & stream_feature::RAW != 0
+    }
+
+    /// It is a whole stream that is not resumed: it makes a dataset that counts from nothing here.
+    pub(super) fn makes_dataset(&self) -> bool {
+        self.wants_new && self.origin.is_none()
     }
 
     fn full(&self) -> String {
@@ -98,7 +104,8 @@ impl Work {
         let began = self.context.handle.now();
         let to = self.destination_of(&begin, sent_as, package).await?;
         self.check_destination(&to).await?;
-        self.check_overrides(&to)?;
+        let recursive = package.is_some_and(|package| package.recursive);
+        self.check_overrides(&to, recursive)?;
         let verb = if self.request.dry_run {
             "would receive"
         } else {
@@ -114,6 +121,7 @@ impl Work {
         let is_top = self.top.as_ref().is_none_or(|top| *top == to.dataset);
         self.top.get_or_insert_with(|| to.dataset.clone());
         let properties = self.changes_of(&to, package, is_top).await?;
+        let encryption = self.encryption_of(&to, package, is_top).await?;
         let list = self.input.list().await.map_err(unreadable)?;
         if self.request.dry_run {
             return self.input.skip().await.map_err(unreadable);
@@ -121,7 +129,8 @@ impl Work {
         if self.input.reader().order() != Some(ByteOrder::Little) {
             return Err(to.refused("streams of the other byte order are not supported"));
         }
-        if !self.receive_into(&to, &list, properties).await? {
+        let received = self.receive_into(&to, &list, encryption, properties);
+        if !received.await? {
             return Ok(());
         }
         self.finish_package_parts(&to, package).await;
@@ -373,30 +382,6 @@ impl Work {
         Ok(())
     }
 
-    /// What says how a dataset is encrypted comes with a raw stream, and cannot be something else.
-    // OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_setup_cmdline_props
-    fn check_overrides(&self, to: &Destination<'_>) -> Result<(), EngineError> {
-        let overrides = &self.request.overrides;
-        let names = overrides.set.iter().map(|(name, _)| name);
-        let of_keys = names.chain(&overrides.excluded).find(|name| {
-            matches!(
-                Property::from_name(name),
-                Some(
-                    Property::Encryption
-                        | Property::KeyFormat
-                        | Property::KeyLocation
-                        | Property::Pbkdf2Iters
-                )
-            )
-        });
-        match of_keys {
-            Some(name) if to.is_raw() => Err(to.refused(format!(
-                "encryption property '{name}' cannot be set or excluded for raw streams."
-            ))),
-            _ => Ok(()),
-        }
-    }
-
     /// The changes of properties that go with a stream: those it brings, and those of the command line.
     async fn changes_of(
         &self,
@@ -416,7 +401,8 @@ impl Work {
             }
             false => dsl::StoredProperties::default(),
         };
-        for name in &self.request.overrides.excluded {
+        let excluded = self.request.overrides.excluded.iter();
+        for name in excluded.filter(|name| !is_of_keys(name)) {
             if !applies(name, to.kind) {
                 self.warn(format!(
                     "Warning: {}: property '{name}' does not apply to datasets of this type",
@@ -436,7 +422,8 @@ impl Work {
             }
         }
         let mut typed = Vec::new();
-        for (name, value) in &self.request.overrides.set {
+        let set = self.request.overrides.set.iter();
+        for (name, value) in set.filter(|(name, _)| !is_of_keys(name)) {
             if !applies(name, to.kind) {
                 if recursive {
                     continue;
@@ -474,6 +461,7 @@ impl Work {
         &mut self,
         to: &Destination<'_>,
         list: &NvList,
+        encryption: NewEncryption,
         changes: Changes,
     ) -> Result<bool, EngineError> {
         let hierarchy = self.context.pool.hierarchy().clone();
@@ -484,6 +472,8 @@ impl Work {
             creator: self.creator,
             origin: to.origin.clone(),
             resumable: self.request.resumable,
+            encryption: encryption.settings,
+            key: encryption.key,
         };
         let mut receiver = match hierarchy.receive(target, to.begin.clone(), list).await {
             Ok(receiver) => receiver,
@@ -714,7 +704,9 @@ impl Work {
             DslError::Busy { .. } if to.has_token => to.refused(format!(
                 "destination {name} contains partially-complete state from \"zfs receive -s\"."
             )),
-            DslError::KeyNotLoaded { .. } => to.refused("inherited key must be loaded"),
+            DslError::KeyNotLoaded { .. } | DslError::NoKey => {
+                to.refused("inherited key must be loaded")
+            }
             DslError::FeatureDisabled { .. } => {
                 to.refused("pool must be upgraded to receive this stream.")
             }

@@ -8,6 +8,7 @@
 //! OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_receive_impl.
 
 mod destination;
+mod encryption;
 mod input;
 mod package;
 mod properties;
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dsl::stream::{StreamKind, StreamRecord};
+use dsl::{NewKey, PlannedKey};
 use ondisk::stream::stream_feature;
 use runtime::mailbox::{Sender, mailbox};
 use runtime::reply::Reply;
@@ -32,7 +34,7 @@ use crate::{EngineError, Invalidation, PoolHandle};
 const CHUNKS_MAX: usize = 4;
 
 /// Where a stream goes, and how.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceiveRequest {
     /// Full name of the dataset, or of the snapshot that is to be.
     pub target: String,
@@ -52,6 +54,8 @@ pub struct ReceiveRequest {
     pub origin: Option<String>,
     /// `-o` and `-x`.
     pub overrides: PropertyOverrides,
+    /// The key that `-o keyformat=` and what goes with it ask for, or why it could not be read.
+    pub key: Option<Result<NewKey, String>>,
 }
 
 /// What there is to say of a receive under way.
@@ -158,6 +162,36 @@ impl PoolHandle {
                 notes,
                 answer,
             })
+        })
+    }
+
+    /// Returns the key of its own that properties of a receive (`-o`, as typed) ask for; `None` when they ask for none, or do not go
+    /// together: the receive says then what is wrong.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub fn plan_received_key<'a>(
+        &'a self,
+        typed: &'a [(String, String)],
+    ) -> Request<'a, Result<Option<PlannedKey>, EngineError>> {
+        Box::pin(async move {
+            let of_keys = typed
+                .iter()
+                .filter(|(name, _)| encryption::is_of_keys(name));
+            let typed: Vec<_> = of_keys.cloned().collect();
+            if typed.is_empty() {
+                return Ok(None);
+            }
+            self.query(move |context| async move {
+                let settings =
+                    context.settings(&typed, dsl::property::DatasetKind::Filesystem, true);
+                let hierarchy = context.pool.hierarchy();
+                let planned = settings
+                    .ok()
+                    .map(|settings| hierarchy.plan_own_key(&settings));
+                Ok(planned.and_then(Result::ok).flatten())
+            })
+            .await
         })
     }
 

@@ -5,6 +5,7 @@
 use engine::property::{Attribute, Property, is_user_property};
 use engine::{EngineError, ReceiveNote, ReceiveRequest};
 
+use super::keys::{self, KeyInput};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 
@@ -193,7 +194,16 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
         EngineError::Receive(message) => session.fail(message),
         other => session.fail(format!("cannot receive: {other}")),
     };
-    let stream = pool.receive(options.request.clone()).await;
+    let mut request = options.request.clone();
+    let planned = pool.plan_received_key(&request.overrides.set).await;
+    // Standard input is the stream: a key comes from elsewhere, or the receive is refused.
+    if let Some(planned) = planned.map_err(refused)?
+        && planned.location != "prompt"
+    {
+        let input = &mut KeyInput::new(session);
+        request.key = Some(keys::new_key(session, input, &planned, None).await);
+    }
+    let stream = pool.receive(request).await;
     let stream = stream.map_err(refused)?;
     while let Some(chunk) = input.next().await {
         let more = stream.write(chunk).await;
