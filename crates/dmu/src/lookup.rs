@@ -6,11 +6,11 @@
 
 use std::rc::Rc;
 
-use ondisk::{BlockPointer, Txg};
+use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
 use zio::IoClass;
 
-use crate::dnode::{Base, Dnode, Peek, shl, shr, span_shift};
+use crate::dnode::{Base, Dnode, NEWEST, Peek, shl, shr, span_shift};
 use crate::error::Result;
 use crate::objset::Objset;
 use crate::tree::decode;
@@ -19,6 +19,22 @@ use crate::tree::decode;
 const RECENT_MAX: usize = 64;
 
 impl Objset {
+    /// The block that holds a byte of an object, in the version on disk: its pointer (a hole when there is none), its number, and the
+    /// size of the object's blocks in bytes.
+    ///
+    /// # Errors
+    /// `NoSuchObject`, read errors.
+    pub async fn stored_block(
+        &self,
+        object: ObjectId,
+        offset: u64,
+    ) -> Result<(BlockPointer, u64, u32)> {
+        let dnode = self.dnode(object).await?;
+        let size = dnode.with_core(NEWEST, |core| core.block_size);
+        let block = offset / u64::from(size);
+        Ok((self.base_pointer(&dnode, block).await?, block, size))
+    }
+
     /// The pointer to a data block in the version on disk; a hole when there is none.
     pub(crate) async fn base_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
         if let Some(bp) = recent_pointer(dnode, block) {

@@ -168,6 +168,15 @@ pub enum DslError {
     /// A stream with blocks inside pointers for a dataset that is encrypted.
     #[error("incompatible embedded data stream feature with encrypted receive.")]
     EmbeddedForEncrypted,
+    /// A corrective receive of a stream of another snapshot.
+    #[error("local snapshot doesn't match the snapshot in the provided stream")]
+    OtherSnapshot,
+    /// A corrective receive whose blocks are cut otherwise than those of the snapshot.
+    #[error("stream is not compatible with the data in the pool.")]
+    OtherBlocks,
+    /// Blocks are lost still after a corrective receive: the stream has other bytes, or the devices did not take them.
+    #[error("corrective receive was not able to reconstruct the data needed for healing.")]
+    NotHealed,
     /// A stream is damaged, or no stream.
     #[error("invalid stream ({0})")]
     Stream(#[from] crate::stream::StreamError),

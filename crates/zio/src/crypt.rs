@@ -214,6 +214,28 @@ impl BlockKeys {
         }
     }
 
+    /// The stored bytes of a block that had the same bytes before, under the salt and IV of its pointer; `None` when its MAC says that
+    /// they were others, and for blocks of dnodes and pointers.
+    pub(crate) fn seal_again(&self, bp: &BlockPointer, packed: IoBuf) -> Option<IoBuf> {
+        let treatment = Treatment::of(bp.object_type(), bp.level());
+        match treatment {
+            Treatment::Indirect | Treatment::Objset | Treatment::Dnodes => None,
+            Treatment::Authenticated => {
+                (plain_mac(&self.0.keys, &packed) == bp.mac()).then_some(packed)
+            }
+            Treatment::Encrypted => {
+                let params = bp.crypt_params();
+                let mut data = packed.to_mut();
+                let mac = self
+                    .cipher(params.salt)
+                    .seal(&params.iv, &[], &mut data)
+                    .ok()?;
+                // Other bytes under the same IV must not leave this function.
+                (mac == bp.mac()).then(|| data.freeze())
+            }
+        }
+    }
+
     /// What seals a block of this type and level before it is stored.
     pub(crate) fn sealer(&self, object_type: ObjectType, level: u8) -> Sealer {
         let treatment = Treatment::of(object_type, level);

@@ -19,6 +19,7 @@ mod checks;
 mod crypt;
 mod embedded;
 mod error;
+mod heal;
 mod log;
 mod metaslab;
 mod pending_writes;
@@ -35,6 +36,7 @@ pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Relea
 pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, Seal};
 pub use error::{Bookmark, CorruptReason, ZioError};
+pub use heal::{Healing, Replacement};
 pub use removal_frees::VdevRanges;
 pub use store::BlockStore;
 pub use types::{

@@ -102,7 +102,7 @@ impl BlockStore {
     }
 
     /// Returns the check of a block's stored bytes, without looking inside them.
-    fn stored_check(&self, bp: &BlockPointer) -> vdev::Check<()> {
+    pub(crate) fn stored_check(&self, bp: &BlockPointer) -> vdev::Check<()> {
         let salt = self.salt();
         let bp = *bp;
         Arc::new(move |bytes: &IoBuf| {

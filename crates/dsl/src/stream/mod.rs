@@ -3,6 +3,7 @@
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
 mod finish;
+mod heal;
 mod incoming;
 mod raw;
 mod raw_head;
@@ -18,6 +19,7 @@ mod target;
 mod writer;
 
 pub use crate::resume_token::{TokenError, unpack_token};
+pub use heal::Healer;
 pub use ondisk::stream::{
     Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,
     StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, put_record_checksum,

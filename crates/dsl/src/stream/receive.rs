@@ -566,7 +566,7 @@ async fn reshape(
 }
 
 /// Decompresses a payload.
-fn expand(compression: u8, payload: &[u8], logical_size: u64) -> Result<Vec<u8>> {
+pub(super) fn expand(compression: u8, payload: &[u8], logical_size: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(logical_size.min(MAX_BLOCK_SIZE + 1)).expect("16 MiB at most");
     if len as u64 > MAX_BLOCK_SIZE {
         return Err(malformed("logical size"));

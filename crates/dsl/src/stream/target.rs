@@ -42,10 +42,10 @@ pub struct ReceiveTarget {
     pub origin: Option<String>,
     /// What was received stays when the receive is interrupted (`-s`).
     pub resumable: bool,
-    /// How the new dataset of a whole stream is encrypted: `encryption`, `keyformat`, `keylocation`, `pbkdf2iters`. What is not said
-    /// follows from its parent. A raw stream and a clone bring their keys.
-    pub encryption: Vec<Setting>,
-    /// The key of its own that the new dataset gets, if that is what `encryption` asks for.
+    /// What is set on a new dataset in the txg that makes it: user properties, and for one that is no clone and comes as plain text how
+    /// it is encrypted (`encryption`, `keyformat`, `keylocation`, `pbkdf2iters`). What is not said of that follows from its parent.
+    pub settings: Vec<Setting>,
+    /// The key of its own that the new dataset gets, if that is what `settings` ask for.
     pub key: Option<NewKey>,
 }
 
@@ -287,7 +287,7 @@ impl DslPool {
         let origin = self.check_origin(target, incoming).await?;
         let suite = if origin.is_none() && incoming.raw.is_none() {
             let key = target.key.as_ref();
-            self.check_new_encryption(Some(&parent), &target.encryption, key)
+            self.check_new_encryption(Some(&parent), &target.settings, key)
                 .await?
         } else {
             None
@@ -370,6 +370,13 @@ impl DslPool {
         };
         self.create_receiving_head(&dir, base, target, incoming, tx)
             .await?;
+        // Not in a later txg: an encryption root needs the place of its key, and a user property may say whose copy the dataset is.
+        let found = Found {
+            dataset: ObjectId(dir.phys().head_dataset_obj),
+            dir: dir.clone(),
+            snapshot: None,
+        };
+        self.apply_settings(&found, &target.settings, tx).await?;
         self.create_livelist(&dir, tx).await
     }
 
@@ -401,7 +408,8 @@ impl DslPool {
                     self.create_raw(&state, kind, raw, tx).await?;
                 } else {
                     if let Some(suite) = base.suite {
-                        self.encrypt_received(&state, suite, target, tx).await?;
+                        let key = target.key.clone();
+                        self.create_key(&state, suite, key, tx).await?;
                     }
                     let nothing = async |_: &_, _: &_, _: &_| Ok(());
                     self.create_objects(&state, kind, &[], nothing, tx).await?;
@@ -574,25 +582,5 @@ impl DslPool {
         };
         self.create_receiving_head(&dir, base, target, incoming, tx)
             .await
-    }
-
-    /// Makes the keys of a new dataset whose blocks come as plain text. Syncing context.
-    async fn encrypt_received(
-        self: &Rc<Self>,
-        state: &DatasetState,
-        suite: Suite,
-        target: &ReceiveTarget,
-        tx: &Tx,
-    ) -> Result<()> {
-        assert!(tx.is_syncing(), "a receive begins in syncing context");
-        self.create_key(state, suite, target.key.clone(), tx)
-            .await?;
-        // An encryption root says from its first txg where its key is.
-        let found = Found {
-            dir: state.dir(),
-            dataset: state.object,
-            snapshot: None,
-        };
-        self.apply_settings(&found, &target.encryption, tx).await
     }
 }

@@ -5,14 +5,14 @@
 use dsl::stream::{Begin, NvList, ReceiveTarget, Receiver, StreamRecord};
 use dsl::{DslError, ListSpec, ReceivedChange};
 use ondisk::stream::{ByteOrder, begin_flags, stream_feature};
+use runtime::Instant;
 
-use super::encryption::{NewEncryption, is_of_keys};
 use super::input::InputError;
 use super::package::Package;
-use super::properties::{applies, is_delayed, settings_of, stored_name};
+use super::properties::{NewEncryption, applies, is_delayed, is_of_keys, settings_of, stored_name};
 use super::{ReceiveRequest, Work, refused, unreadable};
 use crate::EngineError;
-use crate::property::{DatasetKind, Kinds, Property, nice_bytes};
+use crate::property::{DatasetKind, Kinds, Property, Setting, nice_bytes};
 
 /// The dataset in the name of a snapshot.
 pub(super) fn dataset_of(snapshot: &[u8]) -> String {
@@ -81,7 +81,7 @@ impl Destination<'_> {
         self.wants_new && self.origin.is_none()
     }
 
-    fn full(&self) -> String {
+    pub(super) fn full(&self) -> String {
         format!("{}@{}", self.dataset, self.snapshot)
     }
 }
@@ -103,21 +103,13 @@ impl Work {
     ) -> Result<(), EngineError> {
         let began = self.context.handle.now();
         let to = self.destination_of(&begin, sent_as, package).await?;
+        if self.request.heal {
+            return self.heal(&to, began).await;
+        }
         self.check_destination(&to).await?;
         let recursive = package.is_some_and(|package| package.recursive);
         self.check_overrides(&to, recursive)?;
-        let verb = if self.request.dry_run {
-            "would receive"
-        } else {
-            "receiving"
-        };
-        let kind = if begin.from_guid == 0 {
-            "full"
-        } else {
-            "incremental"
-        };
-        let sent = String::from_utf8_lossy(&begin.to_name);
-        self.progress(format!("{verb} {kind} stream of {sent} into {}", to.full()));
+        self.announce(&to);
         let is_top = self.top.as_ref().is_none_or(|top| *top == to.dataset);
         self.top.get_or_insert_with(|| to.dataset.clone());
         let properties = self.changes_of(&to, package, is_top).await?;
@@ -126,9 +118,7 @@ impl Work {
         if self.request.dry_run {
             return self.input.skip().await.map_err(unreadable);
         }
-        if self.input.reader().order() != Some(ByteOrder::Little) {
-            return Err(to.refused("streams of the other byte order are not supported"));
-        }
+        self.check_byte_order(&to)?;
         let received = self.receive_into(&to, &list, encryption, properties);
         if !received.await? {
             return Ok(());
@@ -138,6 +128,37 @@ impl Work {
             self.new.push(to.dataset.clone());
         }
         self.received_raw |= to.is_raw();
+        self.tell_rate(began);
+        Ok(())
+    }
+
+    /// Says what is received into what.
+    pub(super) fn announce(&self, to: &Destination<'_>) {
+        let verb = match self.request.dry_run {
+            true => "would receive",
+            false => "receiving",
+        };
+        let corrective = if self.request.heal { "corrective " } else { "" };
+        let kind = match to.begin.from_guid {
+            0 => "full",
+            _ => "incremental",
+        };
+        let sent = String::from_utf8_lossy(&to.begin.to_name);
+        let full = to.full();
+        self.progress(format!(
+            "{verb} {corrective}{kind} stream of {sent} into {full}"
+        ));
+    }
+
+    pub(super) fn check_byte_order(&self, to: &Destination<'_>) -> Result<(), EngineError> {
+        match self.input.reader().order() {
+            Some(ByteOrder::Little) => Ok(()),
+            _ => Err(to.refused("streams of the other byte order are not supported")),
+        }
+    }
+
+    /// Says how much was received since `began`, and how fast.
+    pub(super) fn tell_rate(&self, began: Instant) {
         let bytes = self.input.taken();
         let elapsed = self.context.handle.now().since(began);
         let seconds = elapsed.as_secs_f64().max(1e-9);
@@ -153,7 +174,6 @@ impl Work {
             nice_bytes(bytes),
             nice_bytes(rate)
         ));
-        Ok(())
     }
 
     /// Finds out what a stream is received into.
@@ -465,16 +485,32 @@ impl Work {
         changes: Changes,
     ) -> Result<bool, EngineError> {
         let hierarchy = self.context.pool.hierarchy().clone();
-        let target = ReceiveTarget {
+        let mut target = ReceiveTarget {
             dataset: to.dataset.clone(),
             snapshot: to.snapshot.clone(),
             force: self.request.force,
             creator: self.creator,
             origin: to.origin.clone(),
             resumable: self.request.resumable,
-            encryption: encryption.settings,
+            settings: encryption.settings,
             key: encryption.key,
         };
+        let Changes {
+            mut early,
+            late,
+            marks,
+        } = changes;
+        if !to.existed {
+            // What says whose a new dataset is, is there as soon as the dataset.
+            let own = early.extract_if(.., |change| {
+                matches!(change, ReceivedChange::Set(Setting::User(..)))
+            });
+            for change in own {
+                if let ReceivedChange::Set(setting) = change {
+                    target.settings.push(setting);
+                }
+            }
+        }
         let mut receiver = match hierarchy.receive(target, to.begin.clone(), list).await {
             Ok(receiver) => receiver,
             Err(error @ (DslError::Exists { .. } | DslError::NotFound { .. }))
@@ -487,7 +523,6 @@ impl Work {
             }
             Err(error) => return Err(self.refusal(to, error).await),
         };
-        let Changes { early, late, marks } = changes;
         let mut before = None;
         if !early.is_empty() || marks {
             if to.existed {
@@ -771,7 +806,6 @@ fn undo(before: &dsl::StoredProperties, made: &[ReceivedChange]) -> Vec<Received
 }
 
 fn setting_of(name: &str, value: &crate::property::Value) -> crate::property::Setting {
-    use crate::property::Setting;
     match Property::from_name(name) {
         Some(property) => Setting::Native(property, value.clone()),
         None => Setting::User(name.to_owned(), value.text().unwrap_or_default().to_owned()),

@@ -8,6 +8,7 @@ use dsl::NewKey;
 use super::Work;
 use super::destination::Destination;
 use super::package::Package;
+use super::properties::{NewEncryption, is_of_keys};
 use crate::EngineError;
 use crate::property::{Property, Setting, Value};
 
@@ -15,27 +16,6 @@ use crate::property::{Property, Setting, Value};
 const OFF: u64 = 2;
 const OVERWRITES: &str = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one \
                           with an encrypted one";
-
-/// How a new dataset is encrypted whose blocks come as plain text.
-#[derive(Debug, Default)]
-pub(super) struct NewEncryption {
-    pub(super) settings: Vec<Setting>,
-    pub(super) key: Option<NewKey>,
-}
-
-/// Whether a property says how a dataset is encrypted.
-// OpenZFS: module/zcommon/zfs_prop.c, zfs_prop_encryption_key_param
-pub(super) fn is_of_keys(name: &str) -> bool {
-    matches!(
-        Property::from_name(name),
-        Some(
-            Property::Encryption
-                | Property::KeyFormat
-                | Property::KeyLocation
-                | Property::Pbkdf2Iters
-        )
-    )
-}
 
 impl Work {
     /// Refuses encryption properties of the command line that do not go with the stream.

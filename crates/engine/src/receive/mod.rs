@@ -9,6 +9,7 @@
 
 mod destination;
 mod encryption;
+mod heal;
 mod input;
 mod package;
 mod properties;
@@ -48,6 +49,10 @@ pub struct ReceiveRequest {
     pub resumable: bool,
     /// Nothing is changed (`-n`).
     pub dry_run: bool,
+    /// Lost blocks of the snapshot, which is there, are healed from the stream (`-c`).
+    pub heal: bool,
+    /// What is new is not mounted (`-u`): that is the caller's to do.
+    pub unmounted: bool,
     /// Holds of the sender are not taken over (`-h`).
     pub without_holds: bool,
     /// Full name of the snapshot that the new dataset is a clone of (`-o origin=`).
@@ -177,7 +182,7 @@ impl PoolHandle {
         Box::pin(async move {
             let of_keys = typed
                 .iter()
-                .filter(|(name, _)| encryption::is_of_keys(name));
+                .filter(|(name, _)| properties::is_of_keys(name));
             let typed: Vec<_> = of_keys.cloned().collect();
             if typed.is_empty() {
                 return Ok(None);
@@ -292,7 +297,7 @@ impl Work {
         let sent_as = destination::dataset_of(&begin.to_name);
         let top = self.request.destination(&sent_as, &begin.to_name)?;
         let top = destination::dataset_of(top.as_bytes());
-        let replicates = package.recursive && package.from_snapshot.is_some();
+        let replicates = package.recursive && package.from_snapshot.is_some() && !self.request.heal;
         let mut clean = true;
         if replicates {
             clean = self.replicate(&top, &package).await?;

@@ -2,8 +2,8 @@
 //!
 //! OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_setup_cmdline_props; module/zfs/zfs_ioctl.c, zfs_ioc_recv_impl.
 
-use dsl::ReceivedChange;
 use dsl::stream::{NvList, NvValue};
+use dsl::{NewKey, ReceivedChange};
 
 use crate::property::{DatasetKind, Property, Setting, Value, is_user_property};
 
@@ -14,6 +14,27 @@ pub struct PropertyOverrides {
     pub set: Vec<(String, String)>,
     /// `-x NAME`.
     pub excluded: Vec<String>,
+}
+
+/// How a new dataset is encrypted whose blocks come as plain text.
+#[derive(Debug, Default)]
+pub(super) struct NewEncryption {
+    pub(super) settings: Vec<Setting>,
+    pub(super) key: Option<NewKey>,
+}
+
+/// Whether a property says how a dataset is encrypted.
+// OpenZFS: module/zcommon/zfs_prop.c, zfs_prop_encryption_key_param
+pub(super) fn is_of_keys(name: &str) -> bool {
+    matches!(
+        Property::from_name(name),
+        Some(
+            Property::Encryption
+                | Property::KeyFormat
+                | Property::KeyLocation
+                | Property::Pbkdf2Iters
+        )
+    )
 }
 
 /// What a stream brings, as settings; names that are not known here, and values of another type than the property's, are left out.

@@ -23,7 +23,7 @@ options! {
         Force = short('F', "roll back to the newest snapshot first; of a replication stream, destroy what it lacks"),
         Resumable = short('s', "keep what was received when the stream breaks off: receive_resume_token"),
         Abort = short('A', "destroy what such a receive has kept"),
-        Heal = short('c', "repair damaged blocks of a snapshot that exists"),
+        Heal = short('c', "heal lost blocks of the snapshot, which exists, with a stream of it"),
     }
 }
 
@@ -46,10 +46,7 @@ pub(super) const RECEIVE: Command = Command {
 struct Options {
     request: ReceiveRequest,
     verbose: bool,
-    no_mount: bool,
     abort: bool,
-    /// The first option that we know and cannot do.
-    unsupported: Option<char>,
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
@@ -65,11 +62,6 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if options.abort {
         return abort(session, target, &options).await;
     }
-    if let Some(letter) = options.unsupported {
-        return Err(session.fail(format!(
-            "zfs receive -{letter}: not supported by this version of sanbox yet"
-        )));
-    }
     options.request.target.clone_from(target);
     receive(session, &options).await
 }
@@ -82,7 +74,7 @@ fn take(session: &Session, option: ReceiveOption, options: &mut Options) -> Outc
         ReceiveOption::DryRun => request.dry_run = true,
         ReceiveOption::WithoutHolds => request.without_holds = true,
         ReceiveOption::Verbose => options.verbose = true,
-        ReceiveOption::NoMount => options.no_mount = true,
+        ReceiveOption::NoMount => request.unmounted = true,
         ReceiveOption::Abort => options.abort = true,
         ReceiveOption::WithoutPool if request.last_element => return Err(exclusive(session)),
         ReceiveOption::WithoutPool => request.without_pool = true,
@@ -111,9 +103,7 @@ fn take(session: &Session, option: ReceiveOption, options: &mut Options) -> Outc
         }
         // Mounts are never in the way: what is open is read anew.
         ReceiveOption::Unmount => {}
-        ReceiveOption::Heal => {
-            options.unsupported.get_or_insert('c');
-        }
+        ReceiveOption::Heal => request.heal = true,
     }
     Ok(())
 }
@@ -157,7 +147,7 @@ async fn abort(session: &Session, dataset: &str, options: &Options) -> Outcome {
         || request.last_element
         || request.dry_run
         || request.resumable
-        || options.no_mount
+        || request.unmounted
     {
         return Err(session.misuse("invalid option"));
     }
@@ -218,7 +208,7 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
     if !options.request.dry_run {
         session.record(&pool).await;
     }
-    if !options.no_mount {
+    if !options.request.unmounted {
         for dataset in &new {
             session.appliance.mount_created(&pool, dataset).await;
         }
