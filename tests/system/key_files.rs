@@ -63,7 +63,7 @@ fn a_file_opens_what_its_passphrase_lost() {
         "this is no file of 'zfs key export'",
     );
     check(
-        "zfs key import -n tank/a a.key <phrase | sed 's#.*/##'",
+        "zfs key import -n tank/a a.key <phrase | sed 's#.*/a.key#a.key#'",
         "a.key opens 'tank/a'\n",
     );
     check("zfs get -H -o value keystatus tank/a", "unavailable\n");
@@ -102,11 +102,11 @@ fn a_file_opens_what_its_passphrase_lost() {
 #[test]
 fn another_program_opens_the_file() {
     let mut place = Place::new();
-    let has = "python3 -c 'import argon2, cryptography' && echo yes";
+    let has = "/usr/bin/python3 -c 'import argon2, cryptography' && echo yes";
     if place.run(has) != "yes\n" {
         tests::skip(
             "files of keys opened by Python",
-            "argon2-cffi or cryptography is not installed",
+            "python3-argon2 or python3-cryptography is not installed",
         );
         return;
     }
@@ -127,5 +127,8 @@ outer = a.hash_secret_raw(b\"file phrase\", bytes.fromhex(salt), int(passes), in
 assert AESGCM(outer).decrypt(iv, sealed, about.encode()) == open(\"raw.key\", \"rb\").read()
 print(\"opened\")
 ";
-    assert_eq!(place.run(&format!("python3 -c '{program}'")), "opened\n");
+    assert_eq!(
+        place.run(&format!("/usr/bin/python3 -c '{program}'")),
+        "opened\n"
+    );
 }

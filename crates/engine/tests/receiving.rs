@@ -145,7 +145,6 @@ async fn stream(pool: &PoolHandle, snapshot: &str, from: Option<&str>, letters: 
             ..SendOptions::default()
         },
         resume: None,
-        redact: None,
     };
     let mut sending = pool.send(request).await.expect("sends");
     let mut bytes = Vec::new();
