@@ -21,7 +21,7 @@ use dsl::Features;
 use ondisk::brt::{BrtVdevPhys, decode_counts, decode_entry, encode_counts, encode_entry};
 use ondisk::bytes::{index, len64};
 use ondisk::{BlockPointer, Dva, ObjectId, ObjectType};
-use vdev::TopInfo;
+use vdev::{TopInfo, Tree};
 use zap::ZapValue;
 
 use crate::PoolError;
@@ -56,9 +56,8 @@ struct ReferenceTable {
 /// All tables of a pool, by vdev.
 pub(crate) struct BlockReferenceTables {
     mos: Objset,
+    tree: Tree,
     tables: RefCell<BTreeMap<u32, ReferenceTable>>,
-    /// Allocatable bytes of the vdevs when the pool was opened.
-    asizes: BTreeMap<u32, u64>,
 }
 
 impl BlockReferenceTables {
@@ -66,9 +65,10 @@ impl BlockReferenceTables {
     ///
     /// # Errors
     /// `Corrupt` for what is not a table; errors of reading.
-    pub(crate) async fn open(mos: &Objset, tops: &[TopInfo]) -> Result<Self, PoolError> {
+    pub(crate) async fn open(mos: &Objset, tree: &Tree) -> Result<Self, PoolError> {
         let mut tables = BTreeMap::new();
-        for top in tops {
+        let removed = tree.removed_tops();
+        for top in tree.tops().into_iter().chain(removed) {
             let key = format!("{PREFIX}{}", top.id);
             let Some(object) = zap::lookup_u64(mos, DIRECTORY, key).await? else {
                 continue;
@@ -83,12 +83,18 @@ impl BlockReferenceTables {
                 return Err(bad());
             }
             let counts = mos.read(object, 0, index(2 * header.regions)).await?;
+            let mut regions = decode_counts(&counts);
+            // One longer than the vdev's metaslabs, which OpenZFS does not open, is cut when it is next written.
+            let needed = index(regions_of(&top, header.region_bytes));
+            while regions.len() > needed && regions.last() == Some(&0) {
+                regions.pop();
+            }
             tables.insert(
                 top.id,
                 ReferenceTable {
                     objects: Some((object, ObjectId(header.entries_object))),
                     region_bytes: header.region_bytes,
-                    regions: decode_counts(&counts),
+                    regions,
                     total: header.total,
                     used: header.used,
                     saved: header.saved,
@@ -96,11 +102,10 @@ impl BlockReferenceTables {
                 },
             );
         }
-        let asizes = tops.iter().map(|top| (top.id, top.asize)).collect();
         Ok(Self {
             mos: mos.clone(),
+            tree: tree.clone(),
             tables: RefCell::new(tables),
-            asizes,
         })
     }
 
@@ -154,33 +159,69 @@ impl BlockReferenceTables {
         }
     }
 
+    fn top_of(&self, dva: &Dva) -> Result<TopInfo, PoolError> {
+        let removed = self.tree.removed_tops();
+        let mut tops = self.tree.tops().into_iter().chain(removed);
+        let top = tops.find(|top| top.id == dva.vdev);
+        top.ok_or_else(|| bad_entry(dva))
+    }
+
+    /// Checks that one more reference to a block can be counted, and given back.
+    ///
+    /// # Errors
+    /// `Corrupt` for a place that no vdev has, and a table that contradicts itself; errors of reading.
+    pub(crate) async fn check(&self, bp: &BlockPointer) -> Result<(), PoolError> {
+        let dva = bp.dvas()[0];
+        let bad = || bad_entry(&dva);
+        let top = self.top_of(&dva)?;
+        let (region_bytes, in_region) = {
+            let tables = self.tables.borrow();
+            match tables.get(&dva.vdev) {
+                None => (REGION_BYTES, 0),
+                Some(table) => {
+                    let region = index(dva.offset / table.region_bytes);
+                    let in_region = table.regions.get(region).copied();
+                    (table.region_bytes, in_region.unwrap_or(0))
+                }
+            }
+        };
+        let fits = dva.offset / region_bytes < regions_of(&top, region_bytes);
+        let count = self.count(&dva).await?;
+        let is_counted = count == 0 || in_region > 0;
+        if !fits || !is_counted || count == u64::MAX || in_region == u16::MAX {
+            return Err(bad());
+        }
+        Ok(())
+    }
+
     /// Counts one more reference to an allocated block. `dsize` is what the block counts in space accounting.
     ///
     /// # Errors
     /// `Corrupt` for a place that no vdev has; errors of reading.
     pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
         let dva = bp.dvas()[0];
+        let top = self.top_of(&dva)?;
         let stored = self.count(&dva).await?;
-        let asize = self.asizes.get(&dva.vdev).copied();
-        let asize = asize.ok_or_else(|| bad_entry(&dva))?;
         let mut tables = self.tables.borrow_mut();
         let table = tables
             .entry(dva.vdev)
-            .or_insert_with(|| ReferenceTable::new(asize));
+            .or_insert_with(|| ReferenceTable::new(&top));
         let region = index(dva.offset / table.region_bytes);
-        if region >= table.regions.len() {
+        let regions = index(regions_of(&top, table.region_bytes));
+        if table.regions.len() < regions {
             // The vdev has grown since the table was made.
-            let regions = index(asize.div_ceil(table.region_bytes)).max(region + 1);
             table.regions.resize(regions, 0);
         }
+        let of_region = table.regions.get_mut(region);
+        let of_region = of_region.ok_or_else(|| bad_entry(&dva))?;
         let count = table.changed.entry(dva.offset).or_insert(stored);
         if *count == 0 {
-            table.regions[region] = table.regions[region].saturating_add(1);
-            table.total += 1;
-            table.used += dsize;
+            *of_region = of_region.saturating_add(1);
+            table.total = table.total.saturating_add(1);
+            table.used = table.used.saturating_add(dsize);
         }
-        *count += 1;
-        table.saved += dsize;
+        *count = count.saturating_add(1);
+        table.saved = table.saved.saturating_add(dsize);
         Ok(())
     }
 
@@ -318,11 +359,11 @@ impl BlockReferenceTables {
 }
 
 impl ReferenceTable {
-    fn new(asize: u64) -> Self {
+    fn new(top: &TopInfo) -> Self {
         Self {
             objects: None,
             region_bytes: REGION_BYTES,
-            regions: vec![0; index(asize.div_ceil(REGION_BYTES))],
+            regions: vec![0; index(regions_of(top, REGION_BYTES))],
             total: 0,
             used: 0,
             saved: 0,
@@ -346,6 +387,14 @@ impl ReferenceTable {
         };
         Some((encode_counts(&self.regions), header))
     }
+}
+
+/// Regions of a vdev's table: they end with its last metaslab, not with the vdev.
+// OpenZFS: module/zfs/brt.c, brt_vdev_realloc; module/zfs/vdev.c, vdev_get_min_asize
+fn regions_of(top: &TopInfo, region_bytes: u64) -> u64 {
+    (top.metaslab_count << top.metaslab_shift)
+        .div_ceil(region_bytes)
+        .min(REGIONS_MAX)
 }
 
 fn bad_entry(dva: &Dva) -> PoolError {

@@ -18,7 +18,17 @@ pub struct Claimed {
     /// Blocks of files that the log refers to as well (clones that were logged and not written): each of these is one more
     /// reference, to be counted in the same txg, since the file that has the block now may free it before the replay. The replay
     /// gives these references back.
-    pub referenced: Vec<BlockPointer>,
+    pub referenced: Vec<LoggedReference>,
+}
+
+/// A reference of a log to a block of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedReference {
+    /// The block.
+    pub bp: BlockPointer,
+    /// Whether the replay uses it: only then it must be allocated. A record whose txg is on disk counts as well, but its block
+    /// may have been freed in that txg.
+    pub is_replayed: bool,
 }
 
 impl From<ZilHeader> for Claimed {
@@ -103,11 +113,17 @@ pub async fn claim(
             if record.is_clone_range() {
                 let damaged = ZilError::Damaged { objset, seq };
                 let pointers = cloned(&bp, &record).ok_or(damaged)?;
-                // OpenZFS: module/zfs/zil.c, zil_claim_clone_range
-                if pointers.iter().any(|bp| bp.birth() >= first) {
+                // A clone of a clone of the same txg has the birth of that txg; its block is older.
+                // OpenZFS: module/zfs/zil.c, zil_claim_clone_range (BP_GET_BIRTH)
+                if pointers.iter().any(|bp| bp.physical_birth() >= first) {
                     break 'chain;
                 }
-                referenced.extend(pointers);
+                let is_replayed = record.txg >= first.0;
+                referenced.extend(
+                    pointers
+                        .into_iter()
+                        .map(|bp| LoggedReference { bp, is_replayed }),
+                );
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first

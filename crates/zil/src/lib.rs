@@ -26,7 +26,7 @@ mod replay;
 mod stats;
 mod walk;
 
-pub use claim::{Claimed, blocks_to_free, blocks_until, claim};
+pub use claim::{Claimed, LoggedReference, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
 pub use itx::{Intent, ItxKind};
 pub use log::{SyncOutcome, Zilog};

@@ -41,6 +41,12 @@ pub trait MetaSource {
         Box::pin(async move { Ok(Some(*bp)) })
     }
 
+    /// Checks that one more reference to a block can be counted, and given back later.
+    fn check_reference<'a>(&'a self, bp: &'a BlockPointer) -> CheckReference<'a> {
+        let _ = bp;
+        Box::pin(async { Ok(()) })
+    }
+
     /// Returns the (deflated) bytes that shared blocks would take more, if each reference had a block of its own:
     /// datasets are charged for them, so they count as room for datasets.
     fn saved_bytes(&self) -> u64 {
@@ -50,6 +56,9 @@ pub trait MetaSource {
 
 /// Future of [`MetaSource::release`].
 pub type Release<'a> = Pin<Box<dyn Future<Output = Result<Option<BlockPointer>, ZioError>> + 'a>>;
+
+/// Future of [`MetaSource::check_reference`].
+pub type CheckReference<'a> = Pin<Box<dyn Future<Output = Result<(), ZioError>> + 'a>>;
 
 /// Future of [`MetaSource::load_space_map`].
 pub type LoadSpaceMap<'a> = Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + 'a>>;

@@ -24,6 +24,7 @@ mod log;
 mod metaslab;
 mod pending_writes;
 mod read;
+mod references;
 mod remap;
 mod removal_frees;
 mod scrub;
@@ -32,7 +33,9 @@ mod types;
 mod write;
 mod write_behind;
 
-pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop};
+pub use alloc::{
+    CheckReference, LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop,
+};
 pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, Seal};
 pub use error::{Bookmark, CorruptReason, ZioError};

@@ -669,7 +669,7 @@ impl BlockStore {
         ended.map_err(|_| fail("its ranges contradict each other"))
     }
 
-    fn source(&self) -> Result<Rc<dyn MetaSource>, ZioError> {
+    pub(crate) fn source(&self) -> Result<Rc<dyn MetaSource>, ZioError> {
         let space = self.0.space.borrow();
         let source = space.as_ref().map(|space| Rc::clone(&space.source));
         source.ok_or(ZioError::ReadOnly)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::dsl::{DeadlistPhys, DslDatasetPhys, DslDirPhys, dataset_flags, zapified_keys};
 use ondisk::feature::Feature;
-use ondisk::zil::ChainId;
+use ondisk::zil::{ChainId, CloneRange, LogRecord};
 use ondisk::{BlockPointer, ObjectType, ObjsetType};
 
 use super::blocks::{Bookmark, Checker};
@@ -457,7 +457,7 @@ impl Checker<'_> {
                     block
                         .iter()
                         .filter(|r| claimed && r.seq <= header.claim_lr_seq)
-                        .filter_map(|r| r.indirect_write())
+                        .flat_map(|r| logged_blocks(&bp, &r))
                         .collect::<Vec<_>>(),
                 ))
             });
@@ -855,4 +855,18 @@ fn space_of(refs: &[BlockRef]) -> ListSpace {
 /// Whether other pointers may refer to the same stored block: it is deduplicated, or a clone of an older one.
 fn is_shared(bp: &BlockPointer) -> bool {
     bp.is_dedup() || bp.physical_birth() != bp.birth()
+}
+
+/// The blocks that a record of a claimed log refers to: of an indirect write, and those that it clones.
+fn logged_blocks(log: &BlockPointer, record: &LogRecord<'_>) -> Vec<BlockPointer> {
+    let mut blocks: Vec<BlockPointer> = record.indirect_write().into_iter().collect();
+    if record.is_clone_range() {
+        let named = match log.uses_crypt() {
+            true => CloneRange::pointers(record.body),
+            false => CloneRange::decode(record.body).map(|range| range.blocks),
+        };
+        let named = named.unwrap_or_default().into_iter();
+        blocks.extend(named.filter(CloneRange::is_shared));
+    }
+    blocks
 }

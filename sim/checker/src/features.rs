@@ -79,6 +79,7 @@ impl Checker<'_> {
         expect("com.delphix:extensible_dataset", usage.zapified);
         expect("com.delphix:empty_bpobj", usage.empty_bpobj);
         expect("com.delphix:livelist", usage.livelists);
+        expect("com.fudosecurity:block_cloning", usage.clone_tables);
         expect("com.delphix:bookmarks", usage.bookmarks);
         expect("com.delphix:device_removal", usage.removals);
         expect("com.delphix:obsolete_counts", usage.obsolete_counts);

@@ -1,5 +1,8 @@
 //! The order of the check, and the pool-wide objects.
 
+use std::collections::BTreeMap;
+
+use ondisk::brt::BrtVdevPhys;
 use ondisk::dsl::BpobjPhys;
 use ondisk::history::{self, HistoryPhys};
 use ondisk::{BlockPointer, NvList, bytes};
@@ -249,19 +252,61 @@ impl Checker<'_> {
                 continue;
             };
             usage.mark(object, "clone counts");
-            let entries = mos
+            usage.clone_tables += 1;
+            let header = mos
                 .objects
                 .get(&object)
-                .map_or(0, |d| bytes::u64_at(&d.bonus, 0));
-            usage.mark(entries, "clone references");
-            if let Some(zap) = self.read_zap(mos, entries) {
+                .and_then(|d| BrtVdevPhys::decode(&d.bonus).ok());
+            let Some(header) = header else {
+                let text = format!("vdev {vdev}: object {object} is no table of cloned blocks");
+                self.report.error(Kind::Accounting, text);
+                continue;
+            };
+            usage.mark(header.entries_object, "clone references");
+            let mut regions: BTreeMap<u64, u16> = BTreeMap::new();
+            let mut total = 0;
+            if let Some(zap) = self.read_zap(mos, header.entries_object) {
                 for (key, value) in &zap.entries {
                     let offset = key.iter().fold(0u64, |v, b| v << 8 | u64::from(*b));
-                    self.claims
-                        .cloned
-                        .insert((vdev, offset), value.ints.first().copied().unwrap_or(0));
+                    let bytes = value.ints.iter().rev();
+                    let count = match value.int_size {
+                        1 => bytes.fold(0u64, |v, b| v << 8 | b),
+                        _ => 0,
+                    };
+                    self.claims.cloned.insert((vdev, offset), count);
+                    let region = offset.checked_div(header.region_bytes).unwrap_or(u64::MAX);
+                    let in_region = regions.entry(region).or_default();
+                    *in_region = in_region.saturating_add(1);
+                    total += 1;
                 }
             }
+            self.check_clone_regions(mos, (vdev, object), &header, total, &regions);
+        }
+    }
+
+    /// Compares the counts by region with the entries of a table. OpenZFS opens no table with regions behind the last metaslab.
+    fn check_clone_regions(
+        &mut self,
+        mos: &Tree,
+        (vdev, object): (u32, u64),
+        header: &BrtVdevPhys,
+        total: u64,
+        regions: &BTreeMap<u64, u16>,
+    ) {
+        let in_metaslabs = self.tops.get(&vdev).map_or(0, |top| {
+            (top.asize >> top.metaslab_shift.min(62)) << top.metaslab_shift.min(62)
+        });
+        let most = in_metaslabs.div_ceil(header.region_bytes.max(1));
+        let counts = self.object_bytes(mos, object, header.regions.min(most).saturating_mul(2));
+        let counts = ondisk::brt::decode_counts(&counts);
+        let told = (0..).zip(counts).filter(|(_, count)| *count > 0);
+        let agrees = told.eq(regions.iter().map(|(region, count)| (*region, *count)));
+        if !agrees || header.regions > most || header.total != total {
+            let text = format!(
+                "vdev {vdev}: the table of cloned blocks counts {} entries in {} regions, there are {total} in {regions:?} of {most}",
+                header.total, header.regions
+            );
+            self.report.error(Kind::Accounting, text);
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Usage {
     /// Vdevs that were removed or are being emptied, and what is kept of what is obsolete there.
     pub(super) removals: u64,
     pub(super) obsolete_counts: u64,
+    /// Vdevs with a table of cloned blocks.
+    pub(super) clone_tables: u64,
     /// By feature guid: datasets that use it.
     pub(super) per_dataset: BTreeMap<String, u64>,
 }

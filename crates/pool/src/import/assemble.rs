@@ -8,7 +8,7 @@ use std::rc::Rc;
 use dmu::{Objset, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::feature::Feature;
-use ondisk::{BlockPointer, NvList, ObjectId, Uberblock};
+use ondisk::{NvList, ObjectId, Uberblock};
 use runtime::Handle;
 use vdev::{AllocationBias, Tree, VdevConfig};
 
@@ -214,9 +214,7 @@ impl ImportedPool {
         }
         self.read_allocation_biases().await?;
         let dedup = DedupTables::open(self.mos(), self.tree()).await?;
-        let mut places = self.tree().tops();
-        places.extend(self.tree().removed_tops());
-        let clones = BlockReferenceTables::open(self.mos(), &places).await?;
+        let clones = BlockReferenceTables::open(self.mos(), self.tree()).await?;
         self.space().set_tables(dedup, Some(clones));
         if !policy.readonly
             && let Some(logs) =
@@ -295,24 +293,7 @@ impl ImportedPool {
                 |vdev| (missing_logs && self.tree().is_log(vdev)) || self.session.rewound.is_some();
             let claimed_log = zil::claim(self.store(), &old, first.txg(), given_up).await;
             let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
-            let refused = if referenced.iter().any(BlockPointer::is_dedup) {
-                Some("it holds clones of deduplicated blocks")
-            } else if !referenced.is_empty()
-                && !self.hierarchy().features().is_enabled("block_cloning")
-            {
-                Some("it holds clones of blocks, and feature@block_cloning is disabled")
-            } else {
-                None
-            };
-            if let Some(reason) = refused {
-                return Err(PoolError::DirtyIntentLog {
-                    dataset: name,
-                    reason: reason.to_owned(),
-                });
-            }
-            for bp in &referenced {
-                self.space().refer(bp, self.store().dsize(bp)).await?;
-            }
+            self.count_logged_references(&name, &referenced).await?;
             if !zil::has_log(&header) && old.log.birth() < first.txg() {
                 self.store().free(first.txg(), &old.log).await?;
             }
@@ -325,6 +306,33 @@ impl ImportedPool {
             claimed.push(dataset);
         }
         Ok(claimed)
+    }
+
+    /// Counts the references that the log of a dataset has to blocks of files.
+    async fn count_logged_references(
+        &self,
+        dataset: &str,
+        referenced: &[zil::LoggedReference],
+    ) -> Result<(), PoolError> {
+        let refused = |reason: String| PoolError::DirtyIntentLog {
+            dataset: dataset.to_owned(),
+            reason,
+        };
+        if referenced.iter().any(|one| one.bp.is_dedup()) {
+            return Err(refused("it holds clones of deduplicated blocks".into()));
+        }
+        if !referenced.is_empty() && !self.hierarchy().features().is_enabled("block_cloning") {
+            let reason = "it holds clones of blocks, and feature@block_cloning is disabled";
+            return Err(refused(reason.into()));
+        }
+        for zil::LoggedReference { bp, is_replayed } in referenced {
+            if *is_replayed {
+                let checked = self.store().check_reference(bp).await;
+                checked.map_err(|error| refused(error.to_string()))?;
+            }
+            self.space().refer(bp, self.store().dsize(bp)).await?;
+        }
+        Ok(())
     }
 
     pub(crate) fn queue_internal(&self, name: &'static str, text: String) {

@@ -17,7 +17,9 @@ use ondisk::bytes::{index, u64_at};
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use range_tree::{Mismatch, RangeTree};
 use vdev::TopInfo;
-use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError};
+use zio::{
+    BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError,
+};
 
 use crate::PoolError;
 use crate::brt::BlockReferenceTables;
@@ -629,6 +631,17 @@ impl MetaSource for SpaceMapSource {
             maps.release(bp, dsize)
                 .await
                 .map_err(|error| fail(error.to_string()))
+        })
+    }
+
+    fn check_reference<'a>(&'a self, bp: &'a BlockPointer) -> CheckReference<'a> {
+        Box::pin(async move {
+            let fail = |reason: String| ZioError::References { reason };
+            let maps = self.0.upgrade().ok_or_else(|| fail(CLOSED.to_owned()))?;
+            let clones = maps.clones.borrow().clone();
+            let clones = clones.ok_or_else(|| fail("no tables of cloned blocks".to_owned()))?;
+            let checked = clones.check(bp).await;
+            checked.map_err(|error| fail(error.to_string()))
         })
     }
 

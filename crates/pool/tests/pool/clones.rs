@@ -6,7 +6,7 @@ use dsl::property::DatasetKind;
 use dsl::{Dataset, Estimate, NewDataset};
 use ondisk::bytes::put_u64;
 use ondisk::zil::{CloneRange, record_kind};
-use ondisk::{BlockPointer, ObjectId};
+use ondisk::{BlockPointer, ObjectId, Txg};
 use pool::{Pool, PoolSpec, PropertyValue};
 use zil::{Intent, ItxKind};
 
@@ -48,7 +48,8 @@ async fn saved(pool: &Pool) -> u64 {
 }
 
 /// The body of a record that clones these blocks to the front of an object.
-fn body(object: ObjectId, blocks: &[BlockPointer]) -> Vec<u8> {
+/// A clone of a clone of the same txg has that txg as its logical birth.
+fn body(object: ObjectId, blocks: &[BlockPointer], birth: Txg) -> Vec<u8> {
     let mut body = vec![0; 40];
     let size = BLOCK as u64;
     let count = blocks.len() as u64;
@@ -57,14 +58,18 @@ fn body(object: ObjectId, blocks: &[BlockPointer]) -> Vec<u8> {
         put_u64(&mut body, 8 * n, word);
     }
     for bp in blocks {
-        body.extend_from_slice(&bp.encode());
+        let mut clone = *bp;
+        clone.set_birth(birth);
+        clone.set_physical_birth(bp.physical_birth());
+        body.extend_from_slice(&clone.encode());
     }
     body
 }
 
 #[test]
 fn a_log_holds_the_blocks_that_it_names() {
-    let world = world(4_401, 2, 128 * MIB);
+    // More than a region of the table is behind the last metaslab of such disks.
+    let world = world(4_401, 2, 136 * MIB);
     run(&world, async |handle| {
         let with_clones = PoolSpec {
             properties: vec![("feature@block_cloning".into(), "enabled".into())],
@@ -102,7 +107,7 @@ fn a_log_holds_the_blocks_that_it_names() {
             let kind = record_kind::CLONE_RANGE;
             let intent = Intent::Record {
                 kind,
-                body: body(target, named),
+                body: body(target, named, tx.txg()),
             };
             log.append(ItxKind::Sync, intent, &tx);
             drop(tx);
@@ -118,6 +123,12 @@ fn a_log_holds_the_blocks_that_it_names() {
         let size = (BLOCK * BLOCKS) as u64;
         assert!(held >= size, "{held}");
         pool.sync().await.expect("sync");
+        pool.abandon();
+    });
+    zdb_clean(&world, "after the claim of a clone");
+    run(&world, async |handle| {
+        let pool = import(&handle, 2).await;
+        let held = saved(&pool).await;
         // Their owner goes, and others take what room there is.
         let from = pool.hierarchy().dataset("tank/from").await.expect("there");
         let mut gone = false;
