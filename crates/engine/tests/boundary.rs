@@ -2,83 +2,39 @@
 //! beside what it has to answer.
 
 mod datasets;
+mod simulated_host;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 
 use engine::{
     Access, Attr, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, CreateDataset, CreateMode, Cred,
     DestroyOptions, DeviceNumber, Ending, Engine, EngineError, FileId, FileType, FsError, FsHandle,
-    FsResult, Host, HostIdentity, ImportPolicy, IoBuf, ListLimit, PoolBody, PoolHandle, PoolSpec,
-    PropertyQuery, SeekTarget, SetAttr, SnapshotRequest, Stability, Subject, VdevSpec, XattrMode,
+    FsResult, ImportPolicy, IoBuf, ListLimit, PoolHandle, PropertyQuery, SeekTarget, SetAttr,
+    SnapshotRequest, Stability, Subject, XattrMode,
 };
 use runtime::Handle;
-use world::{DiskModel, Ended, Faults, World};
+use world::{DiskModel, Faults, World};
 
-const DISK: &str = "/disks/d0";
-
-thread_local! {
-    /// The simulated machine of this thread: a `Host` must be `Send`, which a runtime's handle is not.
-    static MACHINE: RefCell<Option<Handle>> = const { RefCell::new(None) };
-}
-
-/// Runs pool threads as tasks of the simulated machine.
-struct SimulatedHost;
-
-impl Host for SimulatedHost {
-    fn start(&self, _name: &str, body: PoolBody) -> Result<(), String> {
-        let handle = MACHINE.with(|machine| machine.borrow().clone());
-        let handle = handle.ok_or("no machine runs on this thread")?;
-        drop(handle.spawn("pool", body(handle.clone())));
-        Ok(())
-    }
-}
-
-fn identity() -> HostIdentity {
-    HostIdentity {
-        hostid: 7,
-        hostname: "here".into(),
-        kernel: String::new(),
-    }
-}
+use simulated_host::{DISK, identity, run_with_pool};
 
 /// Runs a test with an engine that has an imported pool `tank`.
 fn with_pool(test: impl AsyncFnOnce(Engine, PoolHandle)) {
-    with_properties(&[], Faults::default(), test);
+    with_properties(&[], Faults::default(), async |_, engine, pool| {
+        test(engine, pool).await;
+    });
 }
 
-/// As [`with_pool`], with properties of the pool's root file system and what is wrong with its disk.
+/// As [`with_pool`], with properties of the pool's root file system and what is wrong with its disk; the test is given
+/// the machine, too.
 fn with_properties(
     properties: &[(&str, &str)],
     faults: Faults,
-    test: impl AsyncFnOnce(Engine, PoolHandle),
+    test: impl AsyncFnOnce(Handle, Engine, PoolHandle),
 ) {
-    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    let properties: Vec<_> = properties.iter().map(owned).collect();
     let world = World::new(1);
     world.add_disk(DISK, DiskModel::new(128 << 20));
     world.set_faults(DISK, faults);
-    let ended = world.run(|handle| {
-        MACHINE.with(|machine| *machine.borrow_mut() = Some(handle));
-        async move {
-            let engine = Engine::new(SimulatedHost);
-            engine.set_admin_snapshots(true);
-            let spec = PoolSpec {
-                name: "tank".into(),
-                vdevs: vec![VdevSpec::Single(PathBuf::from(DISK))],
-                host: identity(),
-                ..PoolSpec::default()
-            };
-            let pool = engine
-                .create_pool(spec, &properties)
-                .await
-                .expect("creates");
-            test(engine.clone(), pool).await;
-            engine.close().await.expect("closes");
-            MACHINE.with(|machine| machine.borrow_mut().take());
-        }
-    });
-    assert!(matches!(ended, Ended::Done(())));
+    run_with_pool(&world, properties, test);
 }
 
 async fn root(fs: &FsHandle) -> FileId {
@@ -507,7 +463,7 @@ fn a_hold_that_a_removal_overtakes_is_refused_or_kept() {
         ("xattr", "dir"),
         ("recordsize", "4096"),
     ];
-    with_properties(&properties, slow, async |engine, pool| {
+    with_properties(&properties, slow, async |machine, engine, pool| {
         let cred = &Cred::root();
         // posix_acl_xattr.h: the version, then tag, permissions and id of each entry. It takes a block of its own.
         let users = (1..40_u32).map(|user| (2_u16, 6_u16, user * 0x0321_9ab7));
@@ -550,9 +506,6 @@ fn a_hold_that_a_removal_overtakes_is_refused_or_kept() {
         let dir = root(fs).await;
         let (mut kept, mut refused) = (0, 0);
         for (number, (name, id)) in names.iter().zip(&ids).enumerate() {
-            let machine = MACHINE
-                .with(|machine| machine.borrow().clone())
-                .expect("a machine");
             let remove = async {
                 let delay = std::time::Duration::from_micros(number as u64 * STEP_US);
                 machine.sleep(delay).await;

@@ -2,67 +2,32 @@
 //! others; what was received is compared with its source, damage is written behind the engine's back to where the stored bytes of a snapshot
 //! are found on the disk, and `zdb` judges what is left.
 
-use std::cell::RefCell;
+mod simulated_host;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::stream::{RECORD_SIZE, SendOptions, StreamReader, StreamRecord};
 use engine::{
-    CreateDataset, CreateMode, Cred, Engine, EngineError, Host, HostIdentity, IoBuf, KeyFormat,
-    NewKey, PoolBody, PoolHandle, PoolSpec, PropertyOverrides, PropertyQuery, ReceiveNote,
-    ReceiveRequest, SendRequest, SetAttr, SnapshotRequest, Stability, VdevSpec, WrappingKey,
+    CreateDataset, CreateMode, Cred, EngineError, IoBuf, KeyFormat, NewKey, PoolHandle,
+    PropertyOverrides, PropertyQuery, ReceiveNote, ReceiveRequest, SendRequest, SetAttr,
+    SnapshotRequest, Stability, WrappingKey,
 };
-use runtime::Handle;
-use world::{DiskModel, Ended, World};
+use world::{DiskModel, World};
 
-const DISK: &str = "/disks/d0";
+use simulated_host::{DISK, run_with_pool};
+
 /// Bytes of the file in the source, and of each of its blocks.
 const FILE: usize = 1 << 20;
 const BLOCK: usize = 128 << 10;
-
-thread_local! {
-    /// The simulated machine of this thread: a `Host` must be `Send`, which a runtime's handle is not.
-    static MACHINE: RefCell<Option<Handle>> = const { RefCell::new(None) };
-}
-
-/// Runs pool threads as tasks of the simulated machine.
-struct SimulatedHost;
-
-impl Host for SimulatedHost {
-    fn start(&self, _name: &str, body: PoolBody) -> Result<(), String> {
-        let handle = MACHINE.with(|machine| machine.borrow().clone());
-        let handle = handle.ok_or("no machine runs on this thread")?;
-        drop(handle.spawn("pool", body(handle.clone())));
-        Ok(())
-    }
-}
 
 /// Runs a test with an imported pool `tank` on a modelled disk; `zdb` judges the disk afterwards.
 fn with_pool(test: impl AsyncFnOnce(World, PoolHandle)) {
     let world = World::new(1);
     world.add_disk(DISK, DiskModel::new(128 << 20));
-    let machine = world.clone();
-    let ended = world.run(|handle| {
-        MACHINE.with(|machine| *machine.borrow_mut() = Some(handle));
-        async move {
-            let engine = Engine::new(SimulatedHost);
-            let spec = PoolSpec {
-                name: "tank".into(),
-                vdevs: vec![VdevSpec::Single(PathBuf::from(DISK))],
-                host: HostIdentity {
-                    hostid: 7,
-                    hostname: "here".into(),
-                    kernel: String::new(),
-                },
-                ..PoolSpec::default()
-            };
-            let pool = engine.create_pool(spec, &[]).await.expect("creates");
-            test(machine, pool).await;
-            engine.close().await.expect("closes");
-            MACHINE.with(|machine| machine.borrow_mut().take());
-        }
+    run_with_pool(&world, &[], async |_, _, pool| {
+        test(world.clone(), pool).await;
     });
-    assert!(matches!(ended, Ended::Done(())));
     if !oracle::has_zdb() {
         return oracle::skip("zdb on what was received", "zdb is not installed");
     }
