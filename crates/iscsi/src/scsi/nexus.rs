@@ -22,6 +22,18 @@ pub(crate) struct Port {
     pub(crate) group: u16,
 }
 
+#[cfg(test)]
+impl Port {
+    /// The port of a host by number, for tests.
+    pub(crate) fn of_host(number: u8) -> Self {
+        Self {
+            initiator: format!("iqn.2026-01.org.example:host{number}"),
+            isid: [0x80, 0, 0, 0, 0, number],
+            group: 1,
+        }
+    }
+}
+
 impl std::fmt::Display for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{},i,0x", self.initiator)?;

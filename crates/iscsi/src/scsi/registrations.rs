@@ -192,14 +192,6 @@ fn parse_port(text: &str) -> Option<Port> {
 mod tests {
     use super::*;
 
-    fn port(n: u8) -> Port {
-        Port {
-            initiator: format!("iqn.2026-01.org.example:host{n}"),
-            isid: [0x80, 0, 0, 0, 0, n],
-            group: 1,
-        }
-    }
-
     #[test]
     fn reservations_outlive_us_as_text() {
         let mut reservations = Reservations {
@@ -208,21 +200,21 @@ mod tests {
         };
         for n in 1..4 {
             reservations.registrations.push(Registration {
-                port: port(n),
+                port: Port::of_host(n),
                 key: 0xdead_0000 + u64::from(n),
             });
         }
         reservations.held = Some((
             ReservationType::WriteExclusiveRegistrantsOnly,
-            Some(port(2)),
+            Some(Port::of_host(2)),
         ));
         let again = Reservations::parse(&reservations.text()).expect("reads");
         assert_eq!(again, reservations);
         // As it was written before portal groups.
         let old = "1 5 iqn.2026-01.org.example:host2+800000000002 iqn.2026-01.org.example:host2+800000000002/1/2";
         let old = Reservations::parse(old).expect("reads");
-        assert!(old.is_holder(&port(2)));
-        assert_eq!(old.find(&port(2)).map(|r| r.key), Some(2));
+        assert!(old.is_holder(&Port::of_host(2)));
+        assert_eq!(old.find(&Port::of_host(2)).map(|r| r.key), Some(2));
         assert_eq!(Reservations::parse("2 0 "), None);
         assert_eq!(Reservations::parse("1 9 "), None);
     }
@@ -232,29 +224,29 @@ mod tests {
         let check = |code: u8, registered: bool, read: bool, write: bool| {
             let mut reservations = Reservations::default();
             reservations.registrations.push(Registration {
-                port: port(1),
+                port: Port::of_host(1),
                 key: 1,
             });
             if registered {
                 reservations.registrations.push(Registration {
-                    port: port(2),
+                    port: Port::of_host(2),
                     key: 2,
                 });
             }
             let held = ReservationType::from_code(code).expect("a type");
-            let holder = (!held.is_all_registrants()).then(|| port(1));
+            let holder = (!held.is_all_registrants()).then(|| Port::of_host(1));
             reservations.held = Some((held, holder));
             assert!(
-                !reservations.refuses(&port(1), CommandClass::Write),
+                !reservations.refuses(&Port::of_host(1), CommandClass::Write),
                 "the holder"
             );
             assert_eq!(
-                !reservations.refuses(&port(2), CommandClass::Read),
+                !reservations.refuses(&Port::of_host(2), CommandClass::Read),
                 read,
                 "type {code}"
             );
             assert_eq!(
-                !reservations.refuses(&port(2), CommandClass::Write),
+                !reservations.refuses(&Port::of_host(2), CommandClass::Write),
                 write,
                 "type {code}"
             );

@@ -482,18 +482,13 @@ fn parse_transport_id(bytes: &[u8], group: u16) -> Option<Port> {
 mod tests {
     use super::*;
 
-    fn port(n: u8) -> Port {
-        Port {
-            initiator: format!("iqn.2026-01.org.example:host{n}"),
-            isid: [0x80, 0, 0, 0, 0, n],
-            group: 1,
-        }
-    }
-
     #[test]
     fn transport_ids_round_trip() {
         let parse = |bytes: &[u8]| parse_transport_id(bytes, 1);
-        assert_eq!(parse(&transport_id(&port(7))), Some(port(7)));
+        assert_eq!(
+            parse(&transport_id(&Port::of_host(7))),
+            Some(Port::of_host(7))
+        );
         assert_eq!(parse(&[]), None);
         assert_eq!(parse(&[0x45, 0, 0xff, 0xff, 1, 2]), None);
     }
