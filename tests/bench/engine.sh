@@ -1,6 +1,7 @@
 #!/bin/bash
 # The engine at its door (engine_bench) beside OpenZFS's own code in userland (openzfs_bench), round by round, and medians at the end.
 #   tests/bench/engine.sh OPENZFS_BENCH [ROUNDS]       (default 5; tests/bench/openzfs.sh builds the first)
+# An OPENZFS_BENCH called engine_bench is another build of ours, in OpenZFS's place: what a change cost.
 # env: ENGINE_BENCH (default target/release/examples/engine_bench)   WORK a directory on a disk (default /var/tmp)
 #      MIB of the files (default 256)   ROWS file to which the rows are added   ROUND0 number of the first round (default 1)
 #      DISKS a directory where the disks stay for the next time
@@ -17,6 +18,7 @@ peer() { # OPTION...
   timeout 120 env ${jemalloc:+LD_PRELOAD="$jemalloc"} MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 BENCH_ODIRECT=1 \
     "$openzfs" -k -d "$w" -s "$mib" -T 2 -a 4096 "$@"
 }
+before_round() { timeout 200 "$openzfs" "$w" "$mib" write raidz read random sync; }
 sanbox_round() { timeout 200 "$ours" "$w" "$mib" write raidz read random sync; }
 openzfs_round() {
   local what
@@ -26,6 +28,7 @@ openzfs_round() {
   peer -t rand,over -l disk -r 131072 -c lz4 -D half
   peer -t rand,over,sync -l disk -r 8192 -c lz4 -D half
 }
+beside=openzfs; [ "$(basename "$openzfs")" != engine_bench ] || beside=before
 # Ours, written here, stay until the end: engine_bench leaves what it finds.
 for number in "" 0 1 2 3 4 5; do
   size=$((mib * 3 + 1024)); [ $size -ge 4096 ] || size=4096; [ -z "$number" ] || size=$((mib + 512))
@@ -34,7 +37,7 @@ done
 for round in $(seq "$first" $((first + rounds - 1))); do
   load=$(cut -d' ' -f1 /proc/loadavg)
   # Who goes first finds another disk and another machine than who goes second: they take turns.
-  sides=(sanbox openzfs); [ $((round % 2)) = 1 ] || sides=(openzfs sanbox)
+  sides=(sanbox "$beside"); [ $((round % 2)) = 1 ] || sides=("$beside" sanbox)
   for side in "${sides[@]}"; do "${side}_round" | sed "s/^/$side /"; done | python3 "$here/engine_rows.py" row "$round" "$load" | tee -a "$rows"
 done
 python3 "$here/engine_rows.py" table "$rows"

@@ -44,7 +44,7 @@ def rows(round, load):
             print(f"{last},,{load}")
         found = re.match(r"(\S+) +([\d.]+) (\S+) +wall .*? ([\d.]+) (\S+) \(", line)
         name = re.sub(r"^(read128k.cold|raw.read)\.\d$", r"\1", found[1])
-        last = f"{round},{'raw' if name == 'raw.read' else 'sanbox'},{'read128k.cold' if name == 'raw.read' else name},{found[2]},{found[3]},{found[4]}"
+        last = f"{round},{'raw' if name == 'raw.read' else engine},{'read128k.cold' if name == 'raw.read' else name},{found[2]},{found[3]},{found[4]}"
     if last:
         print(f"{last},,{load}")
 
@@ -64,11 +64,10 @@ def table(path):
 
     print("\nworkload               peer       here  beside it  ratio by round        CPU: here  beside it  ratio   p99: here  beside it")
     for workload in dict.fromkeys(row["workload"] for row in found):
-        for peer in ("openzfs", "raw"):
+        measured = [peer for peer in ("openzfs", "before", "raw") if values(peer, workload, "value")]
+        for peer in measured or ["openzfs"]:
             ours, theirs = values("sanbox", workload, "value"), values(peer, workload, "value")
             ratios = sorted(ours[round] / theirs[round] for round in ours if theirs.get(round)) or [float("nan")]
-            if not theirs and (peer == "raw" or values("openzfs", workload, "value")):
-                continue
             cpu = middle("sanbox", workload, "cpu"), middle(peer, workload, "cpu")
             print(f"{workload:22} {peer:7} {middle('sanbox', workload, 'value'):9.0f} {middle(peer, workload, 'value'):9.0f}  "
                   f"{statistics.median(ratios):5.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  {cpu[0]:10.2f} {cpu[1]:10.2f} {cpu[0] / cpu[1] if cpu[1] else 0:6.2f}"

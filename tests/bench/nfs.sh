@@ -9,13 +9,14 @@
 # env: SANBOX (default target/release/sanbox)   FIO a fio with the nfs engine (tests/bench/fio.sh builds one)
 #      WORK  a directory on a disk (default /var/tmp)   SECONDS_EACH (default 4)   ROWS  file to which the rows are added
 #      ROUND0  number of the first round (default 1)    ZFSFUSE  a directory with an unpacked zfs-fuse
-# Needs root, rpcbind, iperf3, gcc, libnfs-dev and nfs-ganesha with its VFS module; runs in a network of its own, so that no port is
+#      BEFORE  another build of this server, measured in ganesha's place: what a change cost
+# Needs root, rpcbind, iperf3, gcc, libnfs-dev and, without BEFORE, nfs-ganesha with its VFS module; runs in a network of its own, so that no port is
 # in the way. Prints: round, server, workload, operations a second, microseconds of the server's CPU an operation, 99th percentile of
 # the latency in microseconds, load of the machine.
 set -euo pipefail
 if [ -z "${BENCH_NS:-}" ]; then BENCH_NS=1 exec unshare --net --mount --propagation private "$0" "$@"; fi
 here=$(cd "$(dirname "$0")" && pwd); rounds=${1:-5}; first=${ROUND0:-1}
-sanbox=$(readlink -e "${SANBOX:-$here/../../target/release/sanbox}"); fio=${FIO:-fio}; seconds=${SECONDS_EACH:-4}
+sanbox=$(readlink -e "${SANBOX:-$here/../../target/release/sanbox}"); other=${BEFORE:+$(readlink -e "$BEFORE")}; fio=${FIO:-fio}; seconds=${SECONDS_EACH:-4}
 "$fio" --enghelp | grep -qw nfs || { echo "bench: $fio has no nfs engine; tests/bench/fio.sh builds one that has" >&2; exit 2; }
 w=$(mktemp -d "${WORK:-/var/tmp}/sanbox-bench.XXXXXX"); server=; below=; rpcbind=
 finish() { for p in $server $below $rpcbind; do kill "$p" 2>/dev/null || true; done; umount -l "$w/zm" 2>/dev/null || true; rm -rf "$w"; }
@@ -89,18 +90,21 @@ all() { # SERVER URL
 
 stop() { kill "$server"; wait "$server" 2>/dev/null || true; server=; }
 
-sanbox_round() {
-  local d=$w/sanbox tool; mkdir -p "$d/bin"; export SANBOX_STATE=$d/state
-  for tool in sanbox zpool zfs; do ln -s "$sanbox" "$d/bin/$tool"; done
+ours() { # NAME PROGRAM
+  local name=$1 program=$2 d=$w/sanbox tool; mkdir -p "$d/bin"; export SANBOX_STATE=$d/state
+  for tool in sanbox zpool zfs; do ln -s "$program" "$d/bin/$tool"; done
   "$d/bin/zpool" create -f -O compression=lz4 -O atime=off bench "$w/disk"
   "$d/bin/zfs" create -o sharenfs=rw,no_root_squash,insecure bench/fs
   "$d/bin/zfs" create -o sharenfs=rw,no_root_squash,insecure -o recordsize=8K bench/small
-  "$sanbox" serve --listen 127.0.0.1 --nfs-port 12049 --no-portmap --memory 6G >"$d/log" 2>&1 & server=$!
+  "$program" serve --listen 127.0.0.1 --nfs-port 12049 --no-portmap --memory 6G >"$d/log" 2>&1 & server=$!
   for _ in $(seq 100); do grep -q 'sanbox: ready' "$d/log" && break; sleep 0.1; done
-  all sanbox 'nfs://127.0.0.1/bench/fs?nfsport=12049&mountport=12049&version=3'
-  stable sanbox-8k 'nfs://127.0.0.1/bench/small?nfsport=12049&mountport=12049&version=3'
+  all "$name" 'nfs://127.0.0.1/bench/fs?nfsport=12049&mountport=12049&version=3'
+  stable "$name-8k" 'nfs://127.0.0.1/bench/small?nfsport=12049&mountport=12049&version=3'
   stop; rm -rf "$d"
 }
+
+sanbox_round() { ours sanbox "$sanbox"; }
+before_round() { ours before "$other"; }
 
 ganesha() { # DIRECTORY [FILESYSTEM-ID]
   cat >"$w/ganesha.conf" <<C
@@ -150,7 +154,7 @@ rows=${ROWS:-$w/rows}
 for made in disk=4096 raw=512; do dd if=/dev/zero of="$w/${made%=*}" bs=1M count="${made#*=}" conv=fsync status=none; done
 for round in $(seq "$first" $((first + rounds - 1))); do
   # Who goes first finds another disk and another machine than who goes last: the order turns with each round.
-  servers=(sanbox ganesha); [ -z "${ZFSFUSE:-}" ] || servers+=(zfsfuse)
+  servers=(sanbox ganesha); [ -z "$other" ] || servers=(sanbox before); [ -z "${ZFSFUSE:-}" ] || servers+=(zfsfuse)
   for turn in "${!servers[@]}"; do "${servers[(turn + round) % ${#servers[@]}]}_round"; done | tee -a "$rows"
   limits_round | tee -a "$rows"
 done
@@ -166,6 +170,8 @@ for workload in dict.fromkeys(row["workload"] for row in rows):
     servers = list(dict.fromkeys(row["server"] for row in rows if row["workload"] == workload))
     for server in (name for name in servers if name.startswith("sanbox")):
         for peer in (name for name in servers if not name.startswith("sanbox")):
+            if peer.startswith("before") and peer.removeprefix("before") != server.removeprefix("sanbox"):
+                continue
             ours, theirs = values(server, workload, "ops_per_s"), values(peer, workload, "ops_per_s")
             ratios = sorted(ours[round] / theirs[round] for round in ours if theirs.get(round))
             if not ratios:
