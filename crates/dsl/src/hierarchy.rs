@@ -383,7 +383,8 @@ impl Hierarchy {
     pub async fn inherit_property(&self, name: &str, property: &str, received: bool) -> Result<()> {
         let native = Property::from_name(property);
         if let Some(native) = native.filter(|p| !p.inheritable() && !received) {
-            return Err(crate::property::PropertyError::ReadOnly(native.name().into()).into());
+            let name = native.name().into();
+            return Err(crate::property::PropertyError::NotInherited(name).into());
         }
         let property = native.map_or_else(|| property.to_owned(), |p| p.name().to_owned());
         let name = name.to_owned();

@@ -79,6 +79,9 @@ pub enum PropertyError {
     /// Computed, or fixed at creation.
     #[error("'{0}' is readonly")]
     ReadOnly(String),
+    /// Belongs to one dataset alone (quotas, reservations, what is computed).
+    #[error("'{0}' property cannot be inherited")]
+    NotInherited(String),
     /// Snapshots have user properties only.
     #[error("this property can not be modified for snapshots")]
     NotForSnapshots,

@@ -1,0 +1,159 @@
+//! Snapshots, holds and rolling back.
+
+use crate::rig::{check, run};
+
+#[test]
+fn all_snapshots_of_a_command_are_taken_or_none() {
+    check(&[
+        ("create p/a", ""),
+        ("create p/b", ""),
+        ("snapshot p/a@1", ""),
+        ("snapshot p/a@1 p/b@1", "p/a@1: dataset already exists"),
+        ("list p/b", "p/b"),
+        (
+            "snapshot p/b@1 p/missing@1",
+            "p/missing@1: dataset does not exist",
+        ),
+        ("list p/b", "p/b"),
+        ("snapshot p/a@2 p/b@2", ""),
+        ("list p", "p p/a p/a@1 p/a@2 p/b p/b@2"),
+    ]);
+}
+
+#[test]
+fn snapshots_of_a_command_are_of_one_moment() {
+    run(|rig| async move {
+        rig.check(&[
+            ("create p/a", ""),
+            ("create p/b", ""),
+            ("snapshot p/a@1 p/b@1", ""),
+        ])
+        .await;
+        let txg = async |name: &str| rig.hierarchy.info(name).await.expect("is there").create_txg;
+        assert_eq!(txg("p/a@1").await, txg("p/b@1").await);
+    });
+}
+
+#[test]
+fn a_held_snapshot_stays() {
+    check(&[
+        ("create p/a", ""),
+        ("snapshot p/a@1", ""),
+        ("hold keep p/a@1", ""),
+        (
+            "hold keep p/a@1",
+            "p/a@1: tag already exists on this dataset",
+        ),
+        ("hold also p/a@1", ""),
+        ("holds p/a@1", "also keep"),
+        ("get userrefs p/a@1", "2 -"),
+        ("destroy-snapshots p/a@1", "p/a@1: dataset is busy"),
+        (
+            "release nothing p/a@1",
+            "p/a@1: no such tag on this dataset",
+        ),
+        ("release keep p/a@1", ""),
+        ("destroy-snapshots p/a@1", "p/a@1: dataset is busy"),
+        ("release also p/a@1", ""),
+        ("destroy-snapshots p/a@1", ""),
+        ("list p/a", "p/a"),
+    ]);
+}
+
+#[test]
+fn a_deferred_destruction_waits_for_the_last_hold_and_clone() {
+    check(&[
+        ("create p/a", ""),
+        ("snapshot p/a@1 p@1", ""),
+        ("hold keep p/a@1", ""),
+        ("clone p/a@1 p/c", ""),
+        ("destroy-deferred p/a@1", ""),
+        ("get defer_destroy p/a@1", "on -"),
+        ("release keep p/a@1", ""),
+        ("list p/a", "p/a p/a@1"),
+        ("destroy p/c", ""),
+        ("list p/a", "p/a"),
+        // Without a reason to wait it is destroyed at once.
+        ("destroy-deferred p@1", ""),
+        ("list p", "p p/a"),
+    ]);
+}
+
+#[test]
+fn all_snapshots_of_a_command_are_destroyed_or_none() {
+    check(&[
+        ("create p/a", ""),
+        ("snapshot p/a@1", ""),
+        ("snapshot p/a@2", ""),
+        ("hold keep p/a@2", ""),
+        ("destroy-snapshots p/a@1 p/a@2", "p/a@2: dataset is busy"),
+        ("list p/a", "p/a p/a@1 p/a@2"),
+        // What does not exist is no reason.
+        ("destroy-snapshots p/a@1 p/a@missing", ""),
+        ("list p/a", "p/a p/a@2"),
+    ]);
+}
+
+#[test]
+fn a_dataset_is_rolled_back_to_its_newest_snapshot() {
+    check(&[
+        ("create p/a", ""),
+        ("rollback p/a", "no snapshot to roll back to"),
+        ("write p/a 2", ""),
+        ("snapshot p/a@1", ""),
+        ("write p/a 8", ""),
+        ("mib used p/a", "10"),
+        ("rollback p/a", ""),
+        ("mib used p/a", "2"),
+        ("mib referenced p/a", "2"),
+        ("mib used p/a@1", "0"),
+    ]);
+}
+
+#[test]
+fn only_the_newest_snapshot_can_be_rolled_back_to() {
+    run(|rig| async move {
+        rig.check(&[
+            ("create p/a", ""),
+            ("snapshot p/a@1", ""),
+            ("snapshot p/a@2", ""),
+        ])
+        .await;
+        let roll_back = async |target: &str| {
+            let done = rig.hierarchy.rollback("p/a", Some(target)).await;
+            done.err().map(|error| error.to_string())
+        };
+        let refused = roll_back("p/a@1").await;
+        assert_eq!(
+            refused.as_deref(),
+            Some("more recent snapshots or bookmarks exist")
+        );
+        assert_eq!(roll_back("p/a@2").await, None);
+    });
+}
+
+#[test]
+fn a_snapshot_reads_as_the_dataset_was() {
+    run(|rig| async move {
+        rig.check(&[
+            ("create p/a", ""),
+            ("write p/a 1", ""),
+            ("snapshot p/a@1", ""),
+        ])
+        .await;
+        let read = async |name: &str| {
+            let dataset = rig.hierarchy.dataset(name).await.expect("opens");
+            let object = ondisk::ObjectId(8);
+            let bytes = dataset.objset().read(object, 0, 1 << 20).await;
+            bytes.expect("reads").to_vec()
+        };
+        let before = read("p/a").await;
+        rig.check(&[("write p/a 1", "")]).await;
+        assert_ne!(read("p/a").await, before);
+        assert_eq!(read("p/a@1").await, before);
+        let snapshot = rig.hierarchy.dataset("p/a@1").await.expect("opens");
+        assert!(snapshot.is_read_only());
+        let refused = snapshot.begin(dsl::Estimate::bytes(1)).await;
+        assert!(matches!(refused, Err(dsl::DslError::ReadOnly)));
+    });
+}
