@@ -71,11 +71,11 @@ fn compare(golden: &Golden) -> Result<()> {
                 (p.name.clone(), value, p.source.to_string())
             })
             .collect();
-        let sealed = theirs
+        let encrypted = theirs
             .get("encryption")
             .is_some_and(|value| text(value) != "off" && !value.is_array());
         for (name, value) in theirs {
-            if sealed && needs_key(name) {
+            if encrypted && needs_key(name) {
                 continue;
             }
             // The read-only import of this test mounts nothing, and shows itself in this property.
@@ -110,7 +110,7 @@ fn compare(golden: &Golden) -> Result<()> {
             let native = names.into_iter().filter(|n| !n.contains(':'));
             native.map(str::to_owned).collect()
         };
-        let readable = |name: &&str| !(sealed && needs_key(name));
+        let readable = |name: &&str| !(encrypted && needs_key(name));
         let our_order = native(
             ours.iter()
                 .map(|(n, ..)| n.as_str())

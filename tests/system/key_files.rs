@@ -121,10 +121,10 @@ fn another_program_opens_the_file() {
 import argon2.low_level as a
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 about, _, key = open(\"a.key\").read().rpartition(\"key \")
-iv, sealed = map(bytes.fromhex, key.split())
+iv, encrypted = map(bytes.fromhex, key.split())
 _, _, memory, passes, lanes, salt = about.splitlines()[-1].split()
 outer = a.hash_secret_raw(b\"file phrase\", bytes.fromhex(salt), int(passes), int(memory), int(lanes), 32, a.Type.ID)
-assert AESGCM(outer).decrypt(iv, sealed, about.encode()) == open(\"raw.key\", \"rb\").read()
+assert AESGCM(outer).decrypt(iv, encrypted, about.encode()) == open(\"raw.key\", \"rb\").read()
 print(\"opened\")
 ";
     assert_eq!(

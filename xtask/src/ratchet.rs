@@ -59,6 +59,9 @@ const INVENTED: &[(&str, &str)] = &[
     ("Flight", "in-flight read"),
     ("Happened", "invalidation"),
     ("Lookaside", "attribute cache"),
+    ("Seal", "stored crypt"),
+    ("Sealed", "encrypted"),
+    ("Sealer", "encryptor"),
     ("Telling", "writer of the cache"),
     ("come_back", "on_unpark"),
     ("leave_word", "defer_wake"),
@@ -74,6 +77,8 @@ const INVENTED: &[(&str, &str)] = &[
     ("lookaside", "attribute cache"),
     ("patiently", "spin then park"),
     ("put_away", "admin offline"),
+    ("sealed", "encrypted"),
+    ("sealer", "encryptor"),
 ];
 
 /// What is counted in one crate.

@@ -55,7 +55,7 @@ impl BlockFacts {
             sectors: u32::try_from(dva.asize >> 9).unwrap_or(u32::MAX),
             gang: dva.gang,
             compression: bp.compression().0,
-            encrypted: bp.is_sealed() || (bp.uses_crypt() && is_of_dnodes),
+            encrypted: bp.is_wholly_encrypted() || (bp.uses_crypt() && is_of_dnodes),
             second_level: second_level.takes(bp),
         }
     }

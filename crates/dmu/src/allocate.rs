@@ -298,7 +298,7 @@ fn core_of(spec: &AllocSpec) -> Result<Core> {
         max_block_id: 0,
         has_spill: false,
         levels_min: 1,
-        sealed_bonus: None,
+        encrypted_bonus: None,
     };
     if bonus_len > core.bonus_max(false) {
         return Err(DmuError::TooLarge {

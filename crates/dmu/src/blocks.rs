@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use arc::SecondLevel;
 use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
-use zio::{IoClass, Protection, ReadProps, Seal, StoredForm, WriteProps, ZioError};
+use zio::{IoClass, Protection, ReadProps, StoredCrypt, StoredForm, WriteProps, ZioError};
 
 /// Of blocks of one txg, by object and number: the bytes, and their compressed form.
 pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
 
 /// Of blocks of dnodes of one txg, by number: salt, IV and MAC.
-pub(crate) type DnodeSeals = BTreeMap<u64, Seal>;
+pub(crate) type DnodeCrypts = BTreeMap<u64, StoredCrypt>;
 
 /// Blocks of one txg that were written before it syncs, by object and number.
 pub(crate) type EarlyWrites = BTreeMap<(ObjectId, u64), Vec<EarlyWrite>>;
@@ -135,7 +135,7 @@ impl Blocks {
                 protection,
             } => {
                 // The logical bytes of a block that came encrypted are not known.
-                let is_known = form.as_ref().is_none_or(|form| form.seal.is_none());
+                let is_known = form.as_ref().is_none_or(|form| form.crypt.is_none());
                 let written = store.write_behind(txg, data.clone(), form, props, protection);
                 let (bp, stored) = written.await?;
                 if is_known && !bp.is_hole() && !bp.is_embedded() {

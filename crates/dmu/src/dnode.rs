@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// Levels that the tree has at least; more than it needs where a raw stream says so.
     pub(crate) levels_min: u8,
     /// The bonus buffer with all behind it, up to the spill pointer, as it came encrypted.
-    pub(crate) sealed_bonus: Option<Rc<[u8]>>,
+    pub(crate) encrypted_bonus: Option<Rc<[u8]>>,
 }
 
 impl Core {
@@ -71,7 +71,7 @@ impl Core {
             max_block_id: 0,
             has_spill: false,
             levels_min: 1,
-            sealed_bonus: None,
+            encrypted_bonus: None,
         }
     }
 
@@ -151,7 +151,7 @@ impl Base {
                 max_block_id: phys.max_block_id,
                 has_spill: phys.spill.is_some(),
                 levels_min: 1,
-                sealed_bonus: None,
+                encrypted_bonus: None,
             },
             levels: phys.levels,
             bps,

@@ -42,6 +42,6 @@ pub use objset::Objset;
 pub use traverse::{Traversal, TraverseItem, TraverseOptions};
 pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
 pub use types::{
-    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, SealedDnode,
+    AllocSpec, Bonus, EncryptedDnode, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf,
     Services, TableShape, WritePolicy,
 };

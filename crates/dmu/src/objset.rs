@@ -12,7 +12,7 @@ use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, ObjsetTy
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
-use crate::blocks::{DnodeSeals, EarlyWrites, StoredForms};
+use crate::blocks::{DnodeCrypts, EarlyWrites, StoredForms};
 use crate::dnode::{Base, Core, DNODE_BLOCK, Dnode, NEWEST, OBJECT_MAX, SLOTS};
 use crate::error::{DmuError, Result};
 use crate::free_slots::Allocator;
@@ -76,7 +76,7 @@ pub(crate) struct ObjsetShared {
     /// Blocks that come compressed.
     pub(crate) stored_forms: RefCell<BTreeMap<Txg, StoredForms>>,
     /// Of blocks of dnodes that come encrypted.
-    pub(crate) dnode_seals: RefCell<BTreeMap<Txg, DnodeSeals>>,
+    pub(crate) dnode_crypts: RefCell<BTreeMap<Txg, DnodeCrypts>>,
 }
 
 /// The header as on disk and its pending changes.
@@ -250,7 +250,7 @@ impl Objset {
             dirty: RefCell::default(),
             early_writes: RefCell::default(),
             stored_forms: RefCell::default(),
-            dnode_seals: RefCell::default(),
+            dnode_crypts: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),
             syncing: Cell::new(false),
@@ -491,7 +491,7 @@ impl Objset {
                 })?;
             let mut base = Base::from_phys(&phys);
             if self.0.services.is_raw() {
-                base.core.sealed_bonus = base.core.bonus_area(&bytes[slot * 512..]);
+                base.core.encrypted_bonus = base.core.bonus_area(&bytes[slot * 512..]);
             }
             let dnode = Dnode::new(object, base);
             self.insert(Rc::clone(&dnode));

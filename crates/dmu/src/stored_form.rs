@@ -12,14 +12,14 @@ use std::rc::Rc;
 
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
-use zio::{Seal, StoredForm};
+use zio::{StoredCrypt, StoredForm};
 
 use crate::dnode::{Base, SLOTS};
 use crate::error::{DmuError, Result};
 use crate::objset::Objset;
 use crate::tree::{BlockWrite, SyncContext};
 use crate::txg::Tx;
-use crate::types::{SealedDnode, TableShape};
+use crate::types::{EncryptedDnode, TableShape};
 
 /// Number of a spill block among the blocks of its object.
 pub(crate) const SPILL_BLOCK: u64 = u64::MAX;
@@ -48,11 +48,11 @@ impl Objset {
 }
 
 impl Objset {
-    /// Writes a whole block that came encrypted: the form with its seal is stored as it is. `size` is the block's logical size.
+    /// Writes a whole block that came encrypted: the form with its salt, IV and MAC is stored as it is. `size` is the block's logical size.
     ///
     /// # Errors
     /// As `write`.
-    pub async fn write_sealed(
+    pub async fn write_encrypted(
         &self,
         object: ObjectId,
         offset: u64,
@@ -60,23 +60,23 @@ impl Objset {
         form: StoredForm,
         tx: &Tx,
     ) -> Result<()> {
-        assert!(form.seal.is_some(), "a sealed block has its seal");
+        assert!(form.crypt.is_some(), "an encrypted block has its MAC");
         let data = IoBuf::zeroed(size as usize);
         self.write_stored(object, offset, data, form, tx).await
     }
 
-    /// As [`Objset::write_sealed`], for an object's spill block.
+    /// As [`Objset::write_encrypted`], for an object's spill block.
     ///
     /// # Errors
     /// As `set_spill`.
-    pub async fn set_spill_sealed(
+    pub async fn set_spill_encrypted(
         &self,
         object: ObjectId,
         size: u32,
         form: StoredForm,
         tx: &Tx,
     ) -> Result<()> {
-        assert!(form.seal.is_some(), "a sealed block has its seal");
+        assert!(form.crypt.is_some(), "an encrypted block has its MAC");
         let data = IoBuf::zeroed(size as usize);
         self.set_spill_buf(object, Some(data.clone()), tx).await?;
         self.keep_form(object, SPILL_BLOCK, data, form, tx);
@@ -84,20 +84,20 @@ impl Objset {
     }
 
     /// Gives salt, IV and MAC of the block of dnodes with this object, which is written in the txg.
-    pub fn seal_dnodes(&self, object: ObjectId, seal: Seal, tx: &Tx) {
-        let mut seals = self.0.dnode_seals.borrow_mut();
-        let of_txg = seals.entry(tx.txg()).or_default();
-        of_txg.insert(object.0 / SLOTS, seal);
+    pub fn set_dnodes_crypt(&self, object: ObjectId, crypt: StoredCrypt, tx: &Tx) {
+        let mut crypts = self.0.dnode_crypts.borrow_mut();
+        let of_txg = crypts.entry(tx.txg()).or_default();
+        of_txg.insert(object.0 / SLOTS, crypt);
     }
 
     /// Gives an object the shape that a raw stream says it has. Its blocks behind the last one must be free.
     ///
     /// # Errors
     /// `NoSuchObject`; `Invalid` for a shape that the blocks it has do not allow.
-    pub async fn seal_dnode(
+    pub async fn set_encrypted_dnode(
         &self,
         object: ObjectId,
-        sealed: &SealedDnode<'_>,
+        encrypted: &EncryptedDnode<'_>,
         tx: &Tx,
     ) -> Result<()> {
         self.check_writable()?;
@@ -106,26 +106,29 @@ impl Objset {
         let mut state = dnode.state.borrow_mut();
         let kept = !state.layers.iter().any(|layer| layer.reset) && !state.base.core.is_free();
         let base = &state.base;
-        let has_tree = base.levels > 1 && base.core.indirect_shift != sealed.indirect_shift;
-        if kept && (has_tree || base.levels > sealed.levels || base.core.pointers > sealed.pointers)
+        let has_tree = base.levels > 1 && base.core.indirect_shift != encrypted.indirect_shift;
+        if kept
+            && (has_tree
+                || base.levels > encrypted.levels
+                || base.core.pointers > encrypted.pointers)
         {
             return Err(DmuError::Invalid {
                 what: "an object with blocks keeps the shape of their tree",
             });
         }
-        let area: Rc<[u8]> = Rc::from(sealed.bonus_area);
+        let area: Rc<[u8]> = Rc::from(encrypted.bonus_area);
         for layer in &mut state.layers[at..] {
             if layer.core.is_free() {
                 continue;
             }
             let last = layer.blocks.last_key_value().map_or(0, |(&block, _)| block);
-            layer.core.checksum = sealed.checksum;
-            layer.core.compression = sealed.compression;
-            layer.core.indirect_shift = sealed.indirect_shift;
-            layer.core.levels_min = sealed.levels;
-            layer.core.pointers = sealed.pointers;
-            layer.core.max_block_id = sealed.max_block_id.max(last);
-            layer.core.sealed_bonus = Some(Rc::clone(&area));
+            layer.core.checksum = encrypted.checksum;
+            layer.core.compression = encrypted.compression;
+            layer.core.indirect_shift = encrypted.indirect_shift;
+            layer.core.levels_min = encrypted.levels;
+            layer.core.pointers = encrypted.pointers;
+            layer.core.max_block_id = encrypted.max_block_id.max(last);
+            layer.core.encrypted_bonus = Some(Rc::clone(&area));
         }
         Ok(())
     }
@@ -137,7 +140,7 @@ impl Objset {
     ///
     /// # Panics
     /// Outside syncing context.
-    pub fn seal_table(&self, shape: &TableShape, tx: &Tx) -> Result<()> {
+    pub fn set_table_shape(&self, shape: &TableShape, tx: &Tx) -> Result<()> {
         assert!(
             tx.is_syncing() && !self.0.syncing.get(),
             "the table of dnodes changes its shape between syncs"
@@ -179,11 +182,11 @@ impl SyncContext {
             return None;
         }
         if what.object_type == ObjectType::DNODE && self.services.is_raw() {
-            let given = self.dnode_seals.borrow_mut().remove(&what.block);
+            let given = self.dnode_crypts.borrow_mut().remove(&what.block);
             return Some(StoredForm {
                 bytes: data.clone(),
                 compression: Compression::OFF,
-                seal: Some(given.unwrap_or(Seal {
+                crypt: Some(given.unwrap_or(StoredCrypt {
                     params: old.crypt_params(),
                     mac: old.mac(),
                 })),

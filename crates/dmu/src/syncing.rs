@@ -77,9 +77,9 @@ impl Objset {
                     .remove(&txg)
                     .unwrap_or_default(),
             ),
-            dnode_seals: RefCell::new(
+            dnode_crypts: RefCell::new(
                 self.0
-                    .dnode_seals
+                    .dnode_crypts
                     .borrow_mut()
                     .remove(&txg)
                     .unwrap_or_default(),

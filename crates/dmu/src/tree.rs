@@ -15,7 +15,7 @@ use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
-use crate::blocks::{Blocks, DnodeSeals, EarlyWrites, StoredForms};
+use crate::blocks::{Blocks, DnodeCrypts, EarlyWrites, StoredForms};
 use crate::dnode::{Core, Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
 use crate::types::{Ledger, Services, WritePolicy};
@@ -97,7 +97,7 @@ pub(crate) struct SyncContext {
     /// Blocks of this group that somebody else has compressed.
     pub(crate) stored_forms: RefCell<StoredForms>,
     /// Of blocks of dnodes that came encrypted, by number.
-    pub(crate) dnode_seals: RefCell<DnodeSeals>,
+    pub(crate) dnode_crypts: RefCell<DnodeCrypts>,
     /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
     pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
@@ -559,14 +559,14 @@ fn patch_dnodes(data: &mut [u8], patches: &[DnodePatch]) {
             let at = place(patch);
             let stored = &mut data[at * 512..(at + usize::from(base.core.slots())) * 512];
             base.to_phys().encode(stored);
-            put_sealed_bonus(&base.core, stored);
+            put_encrypted_bonus(&base.core, stored);
         }
     }
 }
 
 /// Puts the encrypted bonus area of a dnode that came with one in its place.
-fn put_sealed_bonus(core: &Core, stored: &mut [u8]) {
-    let Some(area) = &core.sealed_bonus else {
+fn put_encrypted_bonus(core: &Core, stored: &mut [u8]) {
+    let Some(area) = &core.encrypted_bonus else {
         return;
     };
     let start = stored.len() - core.bonus_max(false);

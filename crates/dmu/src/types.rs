@@ -256,7 +256,7 @@ impl Default for TableShape {
 
 /// What a raw stream says of a dnode besides what an object is allocated with: the MAC of its block covers all of it.
 #[derive(Debug, Clone, Copy)]
-pub struct SealedDnode<'a> {
+pub struct EncryptedDnode<'a> {
     /// Its own checksum, or inherit.
     pub checksum: ChecksumKind,
     /// Its own compression, or inherit.

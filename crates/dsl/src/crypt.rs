@@ -15,7 +15,7 @@ use crate::key_format::{KeyFormat, PlannedKey};
 use crate::new_encryption::Asked;
 use crate::property::{Property, Setting, Source, Value};
 use crate::property_zap::EffectiveValue;
-use codec::crypt::{IV_LEN, SEALED_WRAPPING_KEY_LEN, WrappingKey};
+use codec::crypt::{ENCRYPTED_WRAPPING_KEY_LEN, IV_LEN, WrappingKey};
 
 /// Values of the property `keystatus`.
 const UNAVAILABLE: u64 = 1;
@@ -99,17 +99,17 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `NotFound`, `NotEncrypted`, `NotEncryptionRoot`, `KeyNotLoaded`; errors of reading.
-    pub async fn sealed_key(
+    pub async fn encrypted_key(
         &self,
         name: &str,
         outer: &WrappingKey,
         iv: [u8; IV_LEN],
         about: &[u8],
-    ) -> Result<[u8; SEALED_WRAPPING_KEY_LEN]> {
+    ) -> Result<[u8; ENCRYPTED_WRAPPING_KEY_LEN]> {
         let pool = self.pool();
         let _names = pool.config.read().await;
         let key = pool.loaded_wrapping_key(name).await?;
-        Ok(key.seal_under(outer, iv, about)?)
+        Ok(key.encrypt_under(outer, iv, about)?)
     }
 
     /// Unloads the key of an encryption root. What datasets left in memory is written first.

@@ -3,7 +3,7 @@
 //! A key that is loaded stays in the memory of the pool's thread until it is unloaded or the pool leaves; it is never written or
 //! logged, and handed out again under another key alone.
 
-use codec::crypt::{IV_LEN, SEALED_WRAPPING_KEY_LEN};
+use codec::crypt::{ENCRYPTED_WRAPPING_KEY_LEN, IV_LEN};
 use dsl::property::DatasetKind;
 use dsl::{KeyChange, KeyInfo, PlannedKey};
 
@@ -12,7 +12,7 @@ use crate::pool_mailbox::{PoolContext, Request};
 use crate::{EngineError, PoolHandle, WrappingKey};
 
 /// A key that another one encrypts, with its authentication code.
-pub type SealedKey = [u8; SEALED_WRAPPING_KEY_LEN];
+pub type EncryptedKey = [u8; ENCRYPTED_WRAPPING_KEY_LEN];
 
 impl PoolHandle {
     /// Returns what is known of the key of a file system or volume; `None` when it is not encrypted.
@@ -80,20 +80,20 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::Dataset`] when the dataset is not encrypted, not an encryption root, or its key is not loaded;
     /// [`EngineError::Permission`].
-    pub fn sealed_key<'a>(
+    pub fn encrypted_key<'a>(
         &'a self,
         dataset: &'a str,
         outer: WrappingKey,
         iv: [u8; IV_LEN],
         about: Vec<u8>,
-    ) -> Request<'a, Result<SealedKey, EngineError>> {
+    ) -> Request<'a, Result<EncryptedKey, EngineError>> {
         Box::pin(async move {
             let name = dataset.to_owned();
             self.run_permitted(
                 vec![on(dataset, &["load-key", "change-key"])],
                 move |context| async move {
                     let hierarchy = context.pool.hierarchy();
-                    Ok(hierarchy.sealed_key(&name, &outer, iv, &about).await?)
+                    Ok(hierarchy.encrypted_key(&name, &outer, iv, &about).await?)
                 },
             )
             .await

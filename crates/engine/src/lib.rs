@@ -88,7 +88,7 @@ pub mod pool_property {
 }
 pub use codec::crypt::secret::may_be_swapped as keys_may_be_swapped;
 pub use codec::crypt::{CryptError, WrappingKey};
-pub use keys::SealedKey;
+pub use keys::EncryptedKey;
 
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::TxgCounters;

@@ -298,7 +298,7 @@ impl Draft {
     }
 
     /// Gives the header its length and digests. The numbers are in it already.
-    pub(crate) fn seal(mut self, framing: Framing) -> Out {
+    pub(crate) fn finish(mut self, framing: Framing) -> Out {
         let len: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         put(&mut self.bhs, 5, &be24(len));
         let mut header = self.bhs.to_vec();
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_can_be_read() {
+    fn what_is_finished_can_be_read() {
         for header_digest in [false, true] {
             for data_digest in [false, true] {
                 let framing = Framing {
@@ -339,7 +339,7 @@ mod tests {
                 for len in [0, 1, 4, 7] {
                     let out = Draft::new(opcode::NOP_IN, FINAL, 7)
                         .data(vec![9; len])
-                        .seal(framing);
+                        .finish(framing);
                     let mut bytes = out.header.clone();
                     for piece in &out.pieces {
                         bytes.extend_from_slice(piece);

@@ -167,7 +167,7 @@ impl Wire {
         if counts {
             state.stat_sn = state.stat_sn.wrapping_add(1);
         }
-        self.transport.send(draft.seal(state.framing));
+        self.transport.send(draft.finish(state.framing));
     }
 
     /// Runs `work` beside everything else; to its end, even if the connection ends before.

@@ -7,16 +7,16 @@
 //! keyguid 9876543210                 of its keys, which outlives renames and raw streams
 //! exported 1790000000                seconds since 1970
 //! kdf argon2id 65536 3 1 SALT        memory in KiB, passes, lanes; the salt in hexadecimal digits
-//! key IV SEALED                      AES-256-GCM; the key of the file is argon2id of its passphrase
+//! key IV ENCRYPTED                      AES-256-GCM; the key of the file is argon2id of its passphrase
 //! ```
-//! What is sealed is the *wrapping key* of the encryption root: 32 bytes that open it, and all that inherits from it, until the key is
+//! What is encrypted is the *wrapping key* of the encryption root: 32 bytes that open it, and all that inherits from it, until the key is
 //! changed. The lines above it are authenticated with it. Guarantees: a file from elsewhere costs no more memory and time than
 //! [`MEMORY_KIB_MAX`] and [`PASSES_MAX`] say, whatever it holds.
 
 use std::fmt::Write as _;
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use engine::{SealedKey, WrappingKey};
+use engine::{EncryptedKey, WrappingKey};
 use zeroize::Zeroizing;
 
 use crate::secret::{hex, random};
@@ -96,7 +96,7 @@ impl KeyFileHead {
     ///
     /// # Errors
     /// `Malformed`.
-    pub fn parse(text: &[u8]) -> Result<(Self, SealedKey), KeyFileError> {
+    pub fn parse(text: &[u8]) -> Result<(Self, EncryptedKey), KeyFileError> {
         use KeyFileError::Malformed;
         if text.len() > FILE_BYTES_MAX {
             return Err(Malformed("it is too long"));
@@ -131,8 +131,8 @@ impl KeyFileHead {
         if name != "argon2id" {
             return Err(Malformed("kdf"));
         }
-        let sealed = field("key")?.split_once(' ');
-        let (iv, sealed) = sealed.ok_or(Malformed("key"))?;
+        let encrypted = field("key")?.split_once(' ');
+        let (iv, encrypted) = encrypted.ok_or(Malformed("key"))?;
         let head = Self {
             owner,
             memory_kib: cost(memory, MEMORY_KIB_MAX)?,
@@ -141,8 +141,8 @@ impl KeyFileHead {
             salt: unhex(salt).ok_or(Malformed("kdf"))?,
             iv: unhex(iv).ok_or(Malformed("key"))?,
         };
-        let sealed = unhex(sealed).ok_or(Malformed("key"))?;
-        Ok((head, sealed))
+        let encrypted = unhex(encrypted).ok_or(Malformed("key"))?;
+        Ok((head, encrypted))
     }
 
     /// What is authenticated with the key: the lines above it.
@@ -167,7 +167,7 @@ impl KeyFileHead {
         text.into_bytes()
     }
 
-    /// The IV of the sealed key.
+    /// The IV of the encrypted key.
     #[must_use]
     pub fn iv(&self) -> [u8; 12] {
         self.iv
@@ -197,18 +197,22 @@ impl KeyFileHead {
     ///
     /// # Errors
     /// `Forged`, `System`.
-    pub fn open(&self, sealed: &SealedKey, passphrase: &[u8]) -> Result<WrappingKey, KeyFileError> {
+    pub fn open(
+        &self,
+        encrypted: &EncryptedKey,
+        passphrase: &[u8],
+    ) -> Result<WrappingKey, KeyFileError> {
         let outer = self.outer_key(passphrase)?;
-        WrappingKey::open_under(sealed, &outer, self.iv, &self.about())
+        WrappingKey::decrypt_under(encrypted, &outer, self.iv, &self.about())
             .map_err(|_| KeyFileError::Forged)
     }
 
     /// The whole file.
     #[must_use]
-    pub fn text(&self, sealed: &SealedKey) -> String {
+    pub fn text(&self, encrypted: &EncryptedKey) -> String {
         let mut text = String::from_utf8_lossy(&self.about()).into_owned();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "key {} {}", hex(&self.iv), hex(sealed));
+        let _ = writeln!(text, "key {} {}", hex(&self.iv), hex(encrypted));
         text
     }
 }
@@ -240,16 +244,16 @@ mod tests {
         (head.memory_kib, head.passes) = (64, 1);
         let outer = head.outer_key(b"a passphrase").expect("a key");
         let key = WrappingKey::from_raw(&[5; 32]).expect("a key");
-        let sealed = key.seal_under(&outer, head.iv(), &head.about());
-        (head.text(&sealed.expect("sealed")), vec![5; 32])
+        let encrypted = key.encrypt_under(&outer, head.iv(), &head.about());
+        (head.text(&encrypted.expect("encrypted")), vec![5; 32])
     }
 
     #[test]
     fn a_file_opens_with_its_passphrase_and_not_when_anything_is_changed() {
         let (text, _) = file();
         let open = |text: &str, passphrase: &[u8]| {
-            let (head, sealed) = KeyFileHead::parse(text.as_bytes())?;
-            head.open(&sealed, passphrase).map(|_| head)
+            let (head, encrypted) = KeyFileHead::parse(text.as_bytes())?;
+            head.open(&encrypted, passphrase).map(|_| head)
         };
         let head = open(&text, b"a passphrase").expect("the same");
         assert_eq!(head.owner().dataset, "tank/a b");

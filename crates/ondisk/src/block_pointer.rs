@@ -392,7 +392,7 @@ impl BlockPointer {
     /// block and some ZAPs are only authenticated; in blocks of dnodes all but the bonus buffers is in the clear.
     // OpenZFS: include/sys/spa.h, BP_IS_ENCRYPTED; module/os/linux/zfs/zio_crypt.c, zio_crypt_init_uios_dnode
     #[must_use]
-    pub fn is_sealed(&self) -> bool {
+    pub fn is_wholly_encrypted(&self) -> bool {
         let object_type = self.object_type();
         self.uses_crypt()
             && self.level() == 0

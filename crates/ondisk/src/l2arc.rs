@@ -197,7 +197,7 @@ impl Header {
         for (index, word) in rest.into_iter().enumerate() {
             put_u64(&mut out, 200 + index * 8, word);
         }
-        label::seal(&mut out, label::label_verifier(HEADER_AT), sha256);
+        label::set_checksum(&mut out, label::label_verifier(HEADER_AT), sha256);
         out
     }
 }

@@ -5,7 +5,7 @@
 //! label    0 pad 8K | 8K boot env | 16K nvlist 112K | 128K uberblock ring 128K
 //! ```
 //! Label-type blocks (nvlist, boot env, each ring slot, gang headers) carry a SHA-256 in their last 40 bytes; see
-//! [`seal`]. The hash function itself is the caller's: this crate does not depend on `codec`.
+//! [`set_checksum`]. The hash function itself is the caller's: this crate does not depend on `codec`.
 
 use crate::bytes::{put_bytes, put_u64, slice_at, u64_at};
 
@@ -106,7 +106,7 @@ pub const fn gang_verifier(vdev: u32, offset: u64, birth: u64) -> [u64; 4] {
 ///
 /// `sha256` returns the digest as four big-endian words (the form block pointers carry). Does nothing when the block
 /// is shorter than the checksum.
-pub fn seal(block: &mut [u8], verifier: [u64; 4], sha256: impl Fn(&[u8]) -> [u64; 4]) {
+pub fn set_checksum(block: &mut [u8], verifier: [u64; 4], sha256: impl Fn(&[u8]) -> [u64; 4]) {
     let Some(at) = block.len().checked_sub(ECK_SIZE) else {
         return;
     };
@@ -155,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn sealed_blocks_verify_only_at_their_place() {
+    fn checksums_hold_only_at_their_place() {
         let mut block = vec![7; 1024];
-        seal(&mut block, label_verifier(0x4000), toy_hash);
+        set_checksum(&mut block, label_verifier(0x4000), toy_hash);
         assert!(verify(&block, label_verifier(0x4000), toy_hash));
         assert!(!verify(&block, label_verifier(0x44000), toy_hash));
         block[3] ^= 1;

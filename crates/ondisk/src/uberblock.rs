@@ -127,7 +127,7 @@ impl Uberblock {
         })
     }
 
-    /// Encodes into a ring slot, zeroing the rest of it. The checksum is still to be sealed.
+    /// Encodes into a ring slot, zeroing the rest of it. The checksum is still to be set.
     pub fn encode(&self, slot: &mut [u8]) {
         slot.fill(0);
         put_u64(slot, 0, MAGIC);

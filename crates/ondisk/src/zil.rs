@@ -187,7 +187,7 @@ impl<'a> LogBlock<'a> {
     ///
     /// # Panics
     /// When `block` is not that long.
-    pub fn seal(
+    pub fn complete(
         block: &mut [u8],
         id: ChainId,
         next: &BlockPointer,

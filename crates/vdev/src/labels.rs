@@ -313,7 +313,7 @@ pub async fn write_bare(disk: &Disk, packed: &[u8]) -> Result<(), VdevError> {
     disk.flush().await.map_err(fail)
 }
 
-/// Returns the sealed configuration block of label `which`, and its device offset.
+/// Returns the configuration block, with its checksum, of label `which`, and its device offset.
 pub(crate) fn config_block(
     size_bytes: u64,
     which: usize,
@@ -329,7 +329,7 @@ pub(crate) fn config_block(
     );
     let mut block = IoBufMut::zeroed(NVLIST.1);
     block[..packed.len()].copy_from_slice(packed);
-    label::seal(&mut block, label_verifier(offset), sha256);
+    label::set_checksum(&mut block, label_verifier(offset), sha256);
     Ok((offset, block.freeze()))
 }
 
@@ -338,7 +338,7 @@ pub(crate) fn fresh_label(size_bytes: u64, which: usize) -> Result<(u64, IoBuf),
     let offset = offset_of(size_bytes, which)?;
     let mut block = IoBufMut::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
     let at = usize::try_from(BOOT_ENV.0).expect("inside a label");
-    label::seal(
+    label::set_checksum(
         &mut block[at..at + BOOT_ENV.1],
         label_verifier(offset + BOOT_ENV.0),
         sha256,
@@ -346,7 +346,7 @@ pub(crate) fn fresh_label(size_bytes: u64, which: usize) -> Result<(u64, IoBuf),
     Ok((offset, block.freeze()))
 }
 
-/// Returns the sealed ring slot of an uberblock in label `which`, and its device offset.
+/// Returns the ring slot, with its checksum, of an uberblock in label `which`, and its device offset.
 pub(crate) fn uberblock_slot(
     size_bytes: u64,
     which: usize,
@@ -389,7 +389,7 @@ fn ring_slot(
     let offset = offset_of(size_bytes, which)? + RING.0 + (slot * size) as u64;
     let mut block = IoBufMut::zeroed(size);
     uberblock.encode(&mut block);
-    label::seal(&mut block, label_verifier(offset), sha256);
+    label::set_checksum(&mut block, label_verifier(offset), sha256);
     Ok((offset, block.freeze()))
 }
 
@@ -408,7 +408,7 @@ fn decode_config(block: &[u8], offset: u64) -> LabelState {
     }
     match NvList::decode(&block[..NVLIST_MAX]) {
         Ok(config) => LabelState::Valid(Box::new(config)),
-        // A sealed block without a list: the label was prepared, but no pool was ever synced to it.
+        // A block with a right checksum and without a list: the label was prepared, but no pool was ever synced to it.
         Err(_) if block[..NVLIST_MAX].iter().all(|&byte| byte == 0) => LabelState::Empty,
         Err(_) => LabelState::Bad,
     }

@@ -176,14 +176,15 @@ impl LogState {
         let fletcher4 =
             |data: &[u8]| codec::checksum::compute(Algorithm::Fletcher4, &[0; 32], data);
         let mut failure = None;
-        let encrypt = |block: &mut [u8]| match self.objset.services().keys()?.seal_log(&bp, block) {
-            Ok(mac) => Some(mac),
-            Err(error) => {
-                failure = Some(error);
-                None
-            }
-        };
-        LogBlock::seal(
+        let encrypt =
+            |block: &mut [u8]| match self.objset.services().keys()?.encrypt_log(&bp, block) {
+                Ok(mac) => Some(mac),
+                Err(error) => {
+                    failure = Some(error);
+                    None
+                }
+            };
+        LogBlock::complete(
             &mut filled.bytes,
             id,
             &next,

@@ -16,17 +16,17 @@ pub(crate) struct Block {
     pub(crate) next: BlockPointer,
     pub(crate) records: Vec<u8>,
     /// All bytes of an encrypted block.
-    sealed: Option<IoBuf>,
+    encrypted: Option<IoBuf>,
 }
 
 impl Block {
     /// The records, decrypted with the keys of an encrypted dataset; `None` when they are not authentic.
     fn opened(self, bp: &BlockPointer, keys: Option<&BlockKeys>) -> Option<Vec<u8>> {
-        let (Some(keys), Some(sealed)) = (keys, &self.sealed) else {
+        let (Some(keys), Some(encrypted)) = (keys, &self.encrypted) else {
             return Some(self.records);
         };
-        let mut block = sealed.to_vec();
-        if !keys.open_log(bp, &mut block) {
+        let mut block = encrypted.to_vec();
+        if !keys.decrypt_log(bp, &mut block) {
             return None;
         }
         let end = SLIM_HEADER.checked_add(self.records.len())?;
@@ -53,7 +53,7 @@ pub(crate) async fn read_block(store: &BlockStore, bp: &BlockPointer) -> Result<
         opened(bytes, &pointer).map(|block| Block {
             next: block.next,
             records: block.records.to_vec(),
-            sealed: pointer.uses_crypt().then(|| bytes.clone()),
+            encrypted: pointer.uses_crypt().then(|| bytes.clone()),
         })
     });
     match store.read_log(bp, check).await {

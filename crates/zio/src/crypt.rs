@@ -64,7 +64,7 @@ pub enum Protection {
     /// They are encrypted, or authenticated, with these keys.
     Keys(BlockKeys),
     /// They come encrypted, as a raw stream brings them: each block that has a MAC of the dataset's keys is stored as it came
-    /// ([`StoredForm::seal`](crate::StoredForm)), and the sums above them, which need no key, are made here.
+    /// ([`StoredForm::crypt`](crate::StoredForm)), and the sums above them, which need no key, are made here.
     Raw,
 }
 
@@ -78,12 +78,12 @@ impl Protection {
         }
     }
 
-    /// What seals a block of this type and level before it is stored; `None` when it is in the clear.
-    pub(crate) fn sealer(&self, object_type: ObjectType, level: u8) -> Option<Sealer> {
+    /// What encrypts or authenticates a block of this type and level before it is stored; `None` when it is in the clear.
+    pub(crate) fn encryptor(&self, object_type: ObjectType, level: u8) -> Option<Encryptor> {
         match self {
             Self::None => None,
-            Self::Keys(keys) => Some(keys.sealer(object_type, level)),
-            Self::Raw => Some(Sealer {
+            Self::Keys(keys) => Some(keys.encryptor(object_type, level)),
+            Self::Raw => Some(Encryptor {
                 treatment: Treatment::of(object_type, level),
                 own: None,
             }),
@@ -93,7 +93,7 @@ impl Protection {
 
 /// What a block's pointer carries that was encrypted or authenticated elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seal {
+pub struct StoredCrypt {
     /// Salt and IV; of no use for a kind that is only authenticated.
     pub params: CryptParams,
     /// The MAC over the stored bytes.
@@ -140,18 +140,22 @@ impl BlockKeys {
     ///
     /// # Errors
     /// When its records leave it.
-    pub fn seal_log(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<[u8; MAC_LEN], ZioError> {
+    pub fn encrypt_log(
+        &self,
+        bp: &BlockPointer,
+        block: &mut [u8],
+    ) -> Result<[u8; MAC_LEN], ZioError> {
         let params = bp.crypt_params();
-        let sealed = PartialAuth::of_log(block).ok().and_then(|auth| {
+        let encrypted = PartialAuth::of_log(block).ok().and_then(|auth| {
             let mut bodies = auth.gather(block);
             let mac = self
                 .cipher(params.salt)
-                .seal(&params.iv, &auth.aad, &mut bodies)
+                .encrypt(&params.iv, &auth.aad, &mut bodies)
                 .ok()?;
             auth.scatter(&bodies, block);
             Some(mac)
         });
-        sealed.ok_or_else(|| {
+        encrypted.ok_or_else(|| {
             let reason = CorruptReason::Pointer("records that leave their log block");
             corrupt(bp, Bookmark::default(), reason)
         })
@@ -159,12 +163,14 @@ impl BlockKeys {
 
     /// Decrypts the records of a slim log block in place; `false` when they are not authentic.
     #[must_use]
-    pub fn open_log(&self, bp: &BlockPointer, block: &mut [u8]) -> bool {
+    pub fn decrypt_log(&self, bp: &BlockPointer, block: &mut [u8]) -> bool {
         let params = bp.crypt_params();
         let opened = PartialAuth::of_log(block).ok().and_then(|auth| {
             let mut bodies = auth.gather(block);
             let (cipher, mac) = (self.cipher(params.salt), LogBlock::mac(block));
-            cipher.open(&params.iv, &auth.aad, &mut bodies, &mac).ok()?;
+            cipher
+                .decrypt(&params.iv, &auth.aad, &mut bodies, &mac)
+                .ok()?;
             auth.scatter(&bodies, block);
             Some(())
         });
@@ -202,10 +208,10 @@ impl BlockKeys {
     }
 
     /// What opens a stored block.
-    pub(crate) fn opener(&self, bp: &BlockPointer) -> Opener {
+    pub(crate) fn decryptor(&self, bp: &BlockPointer) -> Decryptor {
         let treatment = Treatment::of(bp.object_type(), bp.level());
         let params = bp.crypt_params();
-        Opener {
+        Decryptor {
             treatment,
             mac: bp.mac(),
             iv: params.iv,
@@ -216,7 +222,7 @@ impl BlockKeys {
 
     /// The stored bytes of a block that had the same bytes before, under the salt and IV of its pointer; `None` when its MAC says that
     /// they were others, and for blocks of dnodes and pointers.
-    pub(crate) fn seal_again(&self, bp: &BlockPointer, packed: IoBuf) -> Option<IoBuf> {
+    pub(crate) fn encrypt_again(&self, bp: &BlockPointer, packed: IoBuf) -> Option<IoBuf> {
         let treatment = Treatment::of(bp.object_type(), bp.level());
         match treatment {
             Treatment::Indirect | Treatment::Objset | Treatment::Dnodes => None,
@@ -228,7 +234,7 @@ impl BlockKeys {
                 let mut data = packed.to_mut();
                 let mac = self
                     .cipher(params.salt)
-                    .seal(&params.iv, &[], &mut data)
+                    .encrypt(&params.iv, &[], &mut data)
                     .ok()?;
                 // Other bytes under the same IV must not leave this function.
                 (mac == bp.mac()).then(|| data.freeze())
@@ -236,16 +242,16 @@ impl BlockKeys {
         }
     }
 
-    /// What seals a block of this type and level before it is stored.
-    pub(crate) fn sealer(&self, object_type: ObjectType, level: u8) -> Sealer {
+    /// What encrypts or authenticates a block of this type and level before it is stored.
+    pub(crate) fn encryptor(&self, object_type: ObjectType, level: u8) -> Encryptor {
         let treatment = Treatment::of(object_type, level);
         let encryption = treatment.encrypts().then(|| {
             let params = self.new_params();
             (params, self.cipher(params.salt))
         });
-        Sealer {
+        Encryptor {
             treatment,
-            own: Some(OwnSeal {
+            own: Some(OwnKeys {
                 encryption,
                 keys: Arc::clone(&self.0.keys),
             }),
@@ -280,7 +286,7 @@ impl Treatment {
 }
 
 /// Opens one stored block, on any thread.
-pub(crate) struct Opener {
+pub(crate) struct Decryptor {
     treatment: Treatment,
     mac: [u8; MAC_LEN],
     iv: [u8; IV_LEN],
@@ -288,7 +294,7 @@ pub(crate) struct Opener {
     keys: Arc<DatasetKeys>,
 }
 
-impl Opener {
+impl Decryptor {
     /// The bytes before encryption, if the MAC over the stored ones is right.
     pub(crate) fn authenticated(&self, stored: &IoBuf) -> Option<IoBuf> {
         match self.treatment {
@@ -299,7 +305,7 @@ impl Opener {
             Treatment::Encrypted => {
                 let mut data = stored.to_mut();
                 let cipher = self.cipher.as_ref()?;
-                cipher.open(&self.iv, &[], &mut data, &self.mac).ok()?;
+                cipher.decrypt(&self.iv, &[], &mut data, &self.mac).ok()?;
                 Some(data.freeze())
             }
             Treatment::Dnodes => {
@@ -307,7 +313,7 @@ impl Opener {
                 let mut bonuses = auth.gather(stored);
                 let cipher = self.cipher.as_ref()?;
                 cipher
-                    .open(&self.iv, &auth.aad, &mut bonuses, &self.mac)
+                    .decrypt(&self.iv, &auth.aad, &mut bonuses, &self.mac)
                     .ok()?;
                 let mut block = stored.to_mut();
                 auth.scatter(&bonuses, &mut block);
@@ -331,27 +337,27 @@ impl Opener {
     }
 }
 
-/// Seals one block, on any thread.
-pub(crate) struct Sealer {
+/// Encrypts or authenticates one block, on any thread.
+pub(crate) struct Encryptor {
     treatment: Treatment,
-    /// `None` when the blocks come sealed.
-    own: Option<OwnSeal>,
+    /// `None` when the blocks come encrypted.
+    own: Option<OwnKeys>,
 }
 
-/// What blocks are sealed with here.
-struct OwnSeal {
+/// What blocks are encrypted and authenticated with here.
+struct OwnKeys {
     encryption: Option<(CryptParams, Arc<Cipher>)>,
     keys: Arc<DatasetKeys>,
 }
 
 /// A block as it is stored, and what its pointer carries for it.
-pub(crate) struct Sealed {
+pub(crate) struct Encrypted {
     pub(crate) bytes: IoBuf,
     pub(crate) params: Option<CryptParams>,
     pub(crate) mac: Option<[u8; MAC_LEN]>,
 }
 
-impl Sealer {
+impl Encryptor {
     /// Whether a block of zeros becomes a hole though nothing is compressed.
     // OpenZFS: module/zfs/dmu.c, dmu_write_policy (ZIO_COMPRESS_EMPTY)
     pub(crate) fn finds_holes(&self) -> bool {
@@ -368,43 +374,43 @@ impl Sealer {
         self.treatment.encrypts()
     }
 
-    /// Takes the logical bytes and those to be stored, compressed and padded; and the seal of a block that comes with one.
+    /// Takes the logical bytes and those to be stored, compressed and padded; and salt, IV and MAC of a block that comes encrypted.
     ///
     /// # Errors
-    /// When there are more bytes than the cipher can take, dnodes that leave their block, or no seal where one must come.
-    pub(crate) fn seal(
+    /// When there are more bytes than the cipher can take, dnodes that leave their block, or no MAC where one must come.
+    pub(crate) fn encrypt(
         &self,
         logical: &[u8],
         stored: IoBuf,
-        given: Option<Seal>,
-    ) -> Result<Sealed, &'static str> {
-        if let Some(Seal { params, mac }) = given {
-            return Ok(Sealed {
+        given: Option<StoredCrypt>,
+    ) -> Result<Encrypted, &'static str> {
+        if let Some(StoredCrypt { params, mac }) = given {
+            return Ok(Encrypted {
                 bytes: stored,
                 params: self.encrypts().then_some(params),
                 mac: Some(mac),
             });
         }
         match (self.treatment, &self.own) {
-            (Treatment::Indirect, _) => Ok(Sealed {
+            (Treatment::Indirect, _) => Ok(Encrypted {
                 bytes: stored,
                 params: None,
                 mac: Some(indirect_mac(logical)),
             }),
-            (Treatment::Objset, _) => Ok(Sealed {
+            (Treatment::Objset, _) => Ok(Encrypted {
                 bytes: stored,
                 params: None,
                 mac: None,
             }),
             (_, None) => Err("a block that comes encrypted without its MAC"),
-            (treatment, Some(own)) => own.seal(treatment, stored),
+            (treatment, Some(own)) => own.encrypt(treatment, stored),
         }
     }
 }
 
-impl OwnSeal {
-    fn seal(&self, treatment: Treatment, stored: IoBuf) -> Result<Sealed, &'static str> {
-        let sealed = |bytes, mac| Sealed {
+impl OwnKeys {
+    fn encrypt(&self, treatment: Treatment, stored: IoBuf) -> Result<Encrypted, &'static str> {
+        let encrypted = |bytes, mac| Encrypted {
             bytes,
             params: self.encryption.as_ref().map(|(params, _)| *params),
             mac: Some(mac),
@@ -416,20 +422,22 @@ impl OwnSeal {
                     PartialAuth::of_dnodes(&stored).map_err(|_| "dnodes that leave their block")?;
                 let mut bonuses = auth.gather(&stored);
                 let mac = cipher
-                    .seal(&params.iv, &auth.aad, &mut bonuses)
+                    .encrypt(&params.iv, &auth.aad, &mut bonuses)
                     .map_err(too_long)?;
                 let mut block = stored.to_mut();
                 auth.scatter(&bonuses, &mut block);
-                sealed(block.freeze(), mac)
+                encrypted(block.freeze(), mac)
             }
             (Treatment::Encrypted, Some((params, cipher))) => {
                 let mut data = stored.to_mut();
-                let mac = cipher.seal(&params.iv, &[], &mut data).map_err(too_long)?;
-                sealed(data.freeze(), mac)
+                let mac = cipher
+                    .encrypt(&params.iv, &[], &mut data)
+                    .map_err(too_long)?;
+                encrypted(data.freeze(), mac)
             }
             (_, _) => {
                 let mac = plain_mac(&self.keys, &stored);
-                sealed(stored, mac)
+                encrypted(stored, mac)
             }
         })
     }

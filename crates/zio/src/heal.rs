@@ -105,7 +105,7 @@ impl BlockStore {
         let size = to_usize(bp.psize());
         let fitting = first.filter(|stored| stored.len() <= size);
         if let Some(stored) = fitting
-            && let Some(found) = self.sealed_and_checked(bp, &stored, keys).await
+            && let Some(found) = self.encrypted_and_checked(bp, &stored, keys).await
         {
             return Some(found);
         }
@@ -124,7 +124,7 @@ impl BlockStore {
             };
             let packed = packed.filter(|packed| packed.len() <= size);
             if let Some(packed) = packed
-                && let Some(found) = self.sealed_and_checked(bp, &packed, keys).await
+                && let Some(found) = self.encrypted_and_checked(bp, &packed, keys).await
             {
                 return Some(found);
             }
@@ -133,7 +133,7 @@ impl BlockStore {
     }
 
     /// Pads compressed bytes, encrypts them as the block was, and checks them.
-    async fn sealed_and_checked(
+    async fn encrypted_and_checked(
         &self,
         bp: &BlockPointer,
         packed: &IoBuf,
@@ -141,7 +141,7 @@ impl BlockStore {
     ) -> Option<IoBuf> {
         let stored = padded(packed, bp.psize());
         let stored = match keys {
-            Some(keys) if bp.is_sealed() => keys.seal_again(bp, stored)?,
+            Some(keys) if bp.is_wholly_encrypted() => keys.encrypt_again(bp, stored)?,
             _ => stored,
         };
         self.checked(bp, stored).await

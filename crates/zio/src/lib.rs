@@ -37,7 +37,7 @@ pub use alloc::{
     CheckReference, LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop,
 };
 pub use checkpoint::CheckpointFrees;
-pub use crypt::{BlockKeys, Protection, Seal};
+pub use crypt::{BlockKeys, Protection, StoredCrypt};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use heal::{Healing, Replacement};
 pub use removal_frees::VdevRanges;

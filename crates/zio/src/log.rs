@@ -85,7 +85,7 @@ impl BlockStore {
         Ok(bp)
     }
 
-    /// Writes the bytes of a log block (already sealed) to the front of its place: as many as the pointer says, or fewer
+    /// Writes the bytes of a log block (complete) to the front of its place: as many as the pointer says, or fewer
     /// when the rest of the block means nothing. They are durable after the next flush of that vdev
     /// ([`vdev::Tree::flush_vdev`]), or at once if they go `through`. Never waits for a suspended pool: the log falls back to the txg.
     ///

@@ -9,7 +9,7 @@ use vdev::{IoClass, Location, Suspect, VdevError};
 use crate::checks::{
     self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, decompressed, padded, sha256, to_usize,
 };
-use crate::crypt::Opener;
+use crate::crypt::Decryptor;
 use crate::error::corrupt;
 use crate::types::{Expect, Forms, GangPart};
 use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
@@ -27,7 +27,7 @@ impl BlockStore {
         bytes: IoBuf,
         keys: Option<&BlockKeys>,
     ) -> Option<Forms> {
-        let is_closed = bp.is_sealed() && keys.is_none();
+        let is_closed = bp.is_wholly_encrypted() && keys.is_none();
         if bp.is_hole() || bp.is_embedded() || is_closed || !bp.is_little_endian() {
             return None;
         }
@@ -48,10 +48,10 @@ impl BlockStore {
         stored: IoBuf,
         keys: Option<&BlockKeys>,
     ) -> Option<IoBuf> {
-        let opener = opener(bp, keys);
+        let decryptor = decryptor(bp, keys);
         let bp = *bp;
         let len = to_usize(bp.lsize());
-        let open = move || opened(&bp, opener.as_ref(), &stored).ok();
+        let open = move || opened(&bp, decryptor.as_ref(), &stored).ok();
         self.offload(len, open).await
     }
 
@@ -93,7 +93,7 @@ impl BlockStore {
         props: ReadProps,
         keys: Option<&BlockKeys>,
     ) -> Result<Forms, ZioError> {
-        if bp.is_sealed() && keys.is_none() && bp.is_little_endian() {
+        if bp.is_wholly_encrypted() && keys.is_none() && bp.is_little_endian() {
             return Err(ZioError::Encrypted {
                 bookmark: props.bookmark,
             });
@@ -226,7 +226,7 @@ impl BlockStore {
         keys: Option<&BlockKeys>,
     ) -> impl Fn(&IoBuf) -> Option<Verified> + Send + Sync + 'static {
         let salt = self.salt();
-        let opener = opener(bp, keys);
+        let decryptor = decryptor(bp, keys);
         let bp = *bp;
         move |bytes: &IoBuf| {
             let psize = to_usize(bp.psize());
@@ -234,7 +234,7 @@ impl BlockStore {
             if !checks::sum_agrees(&bp, &salt, &stored)? {
                 return None;
             }
-            let logical = opened(&bp, opener.as_ref(), &stored);
+            let logical = opened(&bp, decryptor.as_ref(), &stored);
             Some((stored, logical))
         }
     }
@@ -393,28 +393,29 @@ fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioE
 }
 
 /// What opens the blocks of an encrypted dataset, whose keys are given.
-fn opener(bp: &BlockPointer, keys: Option<&BlockKeys>) -> Option<Opener> {
-    keys.filter(|_| bp.uses_crypt()).map(|keys| keys.opener(bp))
+fn decryptor(bp: &BlockPointer, keys: Option<&BlockKeys>) -> Option<Decryptor> {
+    keys.filter(|_| bp.uses_crypt())
+        .map(|keys| keys.decryptor(bp))
 }
 
 /// Returns the logical bytes of stored ones that passed their checksum.
 fn opened(
     bp: &BlockPointer,
-    opener: Option<&Opener>,
+    decryptor: Option<&Decryptor>,
     stored: &IoBuf,
 ) -> Result<IoBuf, CorruptReason> {
-    match opener {
-        Some(opener) => {
+    match decryptor {
+        Some(decryptor) => {
             let forged = CorruptReason::Authentication;
-            let plain = opener.authenticated(stored).ok_or(forged)?;
+            let plain = decryptor.authenticated(stored).ok_or(forged)?;
             let logical = decompressed(bp, &plain).ok_or(CorruptReason::Decompress)?;
-            match opener.agrees(&logical) {
+            match decryptor.agrees(&logical) {
                 true => Ok(logical),
                 false => Err(forged),
             }
         }
         // Whether it is whole is all that can be asked of it.
-        None if bp.is_sealed() => Ok(stored.clone()),
+        None if bp.is_wholly_encrypted() => Ok(stored.clone()),
         None => decompressed(bp, stored).ok_or(CorruptReason::Decompress),
     }
 }

@@ -8,7 +8,7 @@ use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType};
 use runtime::IoBuf;
 use vdev::{IoClass, VdevError};
 
-use crate::crypt::Seal;
+use crate::crypt::StoredCrypt;
 use crate::error::Bookmark;
 
 /// Facts of the pool that block I/O depends on.
@@ -63,7 +63,7 @@ pub struct StoredForm {
     pub compression: Compression,
     /// Of bytes that are encrypted, or authenticated, already: what the pointer carries for them. Their length is a multiple of
     /// 512 then.
-    pub seal: Option<Seal>,
+    pub crypt: Option<StoredCrypt>,
 }
 
 /// How to write a block. Numbers are the on-disk enumerations.

@@ -11,11 +11,11 @@ use crate::alloc::{AllocCursor, AllocStep, Placement, Request, Sizes};
 use crate::checks::{
     self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, padded, sha256, to_usize,
 };
-use crate::crypt::{Sealed, Sealer};
+use crate::crypt::{Encrypted, Encryptor};
 use crate::pending_writes::THROTTLE_UNIT;
 use crate::write_behind::PlacedBlock;
 use crate::{
-    BlockStore, Bookmark, CorruptReason, Protection, Seal, StoredForm, WriteProps, ZioError,
+    BlockStore, Bookmark, CorruptReason, Protection, StoredCrypt, StoredForm, WriteProps, ZioError,
 };
 
 /// Unit of stored sizes.
@@ -34,12 +34,12 @@ enum Prepared {
     /// To be stored: the bytes are exactly psize long.
     Stored(PreparedBlock),
     /// It cannot be encrypted.
-    Unsealable(&'static str),
+    NotEncryptable(&'static str),
 }
 
 /// The bytes of a block as they are stored, and what its pointer says of them.
 struct PreparedBlock {
-    sealed: Sealed,
+    encrypted: Encrypted,
     compression: Compression,
     checksum: [u64; 4],
 }
@@ -52,7 +52,7 @@ struct PrepareJob {
     salt: [u8; 32],
     embed: bool,
     sizes: Sizes,
-    sealer: Option<Sealer>,
+    encryptor: Option<Encryptor>,
 }
 
 impl BlockStore {
@@ -70,8 +70,8 @@ impl BlockStore {
             return Err(ZioError::BadSize { size: lsize });
         }
         let job = self.job(props, protection)?;
-        let (is_sealed, encrypts) = match &job.sealer {
-            Some(sealer) => (true, sealer.encrypts()),
+        let (is_protected, encrypts) = match &job.encryptor {
+            Some(encryptor) => (true, encryptor.encrypts()),
             None => (false, false),
         };
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
@@ -88,7 +88,7 @@ impl BlockStore {
                 return Ok((self.embed(txg, &payload, lsize, props)?, None));
             }
             Prepared::Stored(stored) => stored,
-            Prepared::Unsealable(what) => {
+            Prepared::NotEncryptable(what) => {
                 return Err(ZioError::Corrupt {
                     bookmark: props.bookmark,
                     pointer: Box::default(),
@@ -97,7 +97,7 @@ impl BlockStore {
             }
         };
         let PreparedBlock {
-            sealed: Sealed { bytes, params, mac },
+            encrypted: Encrypted { bytes, params, mac },
             compression,
             checksum,
         } = stored;
@@ -131,7 +131,7 @@ impl BlockStore {
             fill: props.fill,
             checksum,
         });
-        if is_sealed {
+        if is_protected {
             bp.set_crypt(params, mac);
         }
         let is_other = compression != Compression::OFF || encrypts;
@@ -220,10 +220,11 @@ impl BlockStore {
                 what: "compression",
                 number: props.compression.0,
             })?;
-        let sealer = protection.sealer(props.object_type, props.level);
-        let compression = compression.filter(|_| sealer.as_ref().is_none_or(Sealer::may_compress));
+        let encryptor = protection.encryptor(props.object_type, props.level);
+        let compression =
+            compression.filter(|_| encryptor.as_ref().is_none_or(Encryptor::may_compress));
         let embed = props.allow_embedded
-            && sealer.is_none()
+            && encryptor.is_none()
             && props.level == 0
             && props.object_type != ObjectType::DNODE
             && props.object_type != ObjectType::OBJSET;
@@ -234,7 +235,7 @@ impl BlockStore {
             salt: self.salt(),
             embed,
             sizes: self.sizes()?,
-            sealer,
+            encryptor,
         })
     }
 
@@ -474,7 +475,7 @@ impl BlockStore {
             child.encode_into(place);
         }
         let verifier = label::gang_verifier(headers[0].vdev, headers[0].offset, piece.txg.0);
-        label::seal(&mut block, verifier, sha256);
+        label::set_checksum(&mut block, verifier, sha256);
         let block = block.freeze();
         if let Err(error) = self
             .write_copies(piece.txg, &headers, &block, piece.io_class, piece.bookmark)
@@ -598,7 +599,7 @@ impl PrepareJob {
         if let Some(form) = form {
             return self.stored_as(&data, &form);
         }
-        let finds_holes = self.sealer.as_ref().is_some_and(Sealer::finds_holes);
+        let finds_holes = self.encryptor.as_ref().is_some_and(Encryptor::finds_holes);
         let Some(algorithm) = self.compression else {
             if finds_holes && is_zero(&data) {
                 return Prepared::Hole;
@@ -638,15 +639,15 @@ impl PrepareJob {
         self.stored(&data, IoBuf::copy_from(&packed), kind, None)
     }
 
-    /// A block in the form that was given; as it is where that saves nothing here. A sealed form is kept to the byte: its MAC
+    /// A block in the form that was given; as it is where that saves nothing here. An encrypted form is kept to the byte: its MAC
     /// covers the padding too.
     fn stored_as(&self, data: &IoBuf, form: &StoredForm) -> Prepared {
-        if form.seal.is_some() {
+        if form.crypt.is_some() {
             let psize = form.bytes.len();
             if psize == 0 || psize > data.len() || !psize.is_multiple_of(SECTOR) {
-                return Prepared::Unsealable("a sealed block of an impossible size");
+                return Prepared::NotEncryptable("an encrypted block of an impossible size");
             }
-            return self.stored(data, form.bytes.clone(), form.compression, form.seal);
+            return self.stored(data, form.bytes.clone(), form.compression, form.crypt);
         }
         let psize = self.sizes.round_up(form.bytes.len());
         if psize >= data.len() {
@@ -663,26 +664,26 @@ impl PrepareJob {
         logical: &[u8],
         bytes: IoBuf,
         compression: Compression,
-        seal: Option<Seal>,
+        crypt: Option<StoredCrypt>,
     ) -> Prepared {
-        let sealed = match &self.sealer {
-            None => Ok(Sealed {
+        let encrypted = match &self.encryptor {
+            None => Ok(Encrypted {
                 bytes,
                 params: None,
                 mac: None,
             }),
-            Some(sealer) => sealer.seal(logical, bytes, seal),
+            Some(encryptor) => encryptor.encrypt(logical, bytes, crypt),
         };
-        let sealed = match sealed {
-            Ok(sealed) => sealed,
-            Err(what) => return Prepared::Unsealable(what),
+        let encrypted = match encrypted {
+            Ok(encrypted) => encrypted,
+            Err(what) => return Prepared::NotEncryptable(what),
         };
-        let mut checksum = codec::checksum::compute(self.checksum, &self.salt, &sealed.bytes);
-        if sealed.mac.is_some() {
+        let mut checksum = codec::checksum::compute(self.checksum, &self.salt, &encrypted.bytes);
+        if encrypted.mac.is_some() {
             checksum = checks::beside_mac(self.checksum, checksum);
         }
         Prepared::Stored(PreparedBlock {
-            sealed,
+            encrypted,
             compression,
             checksum,
         })

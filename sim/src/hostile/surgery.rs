@@ -104,7 +104,7 @@ impl Patient {
                 } else {
                     block[index] ^= u8::try_from(change & 0xff).expect("eight bits") | 1;
                 }
-                label::seal(&mut block, label::label_verifier(place), checksum::sha256);
+                label::set_checksum(&mut block, label::label_verifier(place), checksum::sha256);
                 image.write(place, &block);
             }
         }
@@ -124,7 +124,7 @@ impl Patient {
             old ^ (1 << rng.below(64))
         };
         text[word * 8..word * 8 + 8].copy_from_slice(&new.to_le_bytes());
-        self.seal_uberblocks(&text);
+        self.checksum_uberblocks(&text);
         if let Ok(changed) = Uberblock::decode(&text) {
             self.uberblock = changed;
         }
@@ -175,7 +175,7 @@ impl Patient {
         }
         let mut ub = vec![0; Uberblock::SIZE];
         self.uberblock.encode(&mut ub);
-        self.seal_uberblocks(&ub);
+        self.checksum_uberblocks(&ub);
         text
     }
 
@@ -264,7 +264,7 @@ impl Patient {
     }
 
     /// Puts an uberblock where the newest one is.
-    fn seal_uberblocks(&mut self, text: &[u8]) {
+    fn checksum_uberblocks(&mut self, text: &[u8]) {
         let size = label::uberblock_slot_size(self.ashift);
         let slots = label::uberblock_slots(self.ashift) as u64;
         let txg = self.uberblock.txg;
@@ -279,7 +279,11 @@ impl Patient {
                     image.read(at, &mut block);
                     if Uberblock::decode(&block).is_ok_and(|found| found.txg == txg) {
                         block[..text.len()].copy_from_slice(text);
-                        label::seal(&mut block, label::label_verifier(at), checksum::sha256);
+                        label::set_checksum(
+                            &mut block,
+                            label::label_verifier(at),
+                            checksum::sha256,
+                        );
                         image.write(at, &block);
                     }
                 }

@@ -58,7 +58,7 @@ async fn check(disk: &Disk, acknowledged: u64) -> Result<(), String> {
         .await
         .map_err(|error| error.to_string())?;
     let count = u64::from_le_bytes(header[..8].try_into().expect("eight"));
-    // The header itself may be torn: a real log seals it; here its sectors are compared, so take the smallest.
+    // The header itself may be torn: a real log has a checksum over it; here its sectors are compared, so take the smallest.
     let count = header
         .chunks(512)
         .map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("eight")))

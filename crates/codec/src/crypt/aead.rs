@@ -62,7 +62,7 @@ impl Cipher {
     ///
     /// # Errors
     /// [`CryptError::TooLong`]; `data` is unchanged then.
-    pub fn seal(
+    pub fn encrypt(
         &self,
         iv: &[u8; IV_LEN],
         aad: &[u8],
@@ -93,7 +93,7 @@ impl Cipher {
     ///
     /// # Errors
     /// [`CryptError::Forged`] when the MAC is another; `data` is zeros then. [`CryptError::TooLong`].
-    pub fn open(
+    pub fn decrypt(
         &self,
         iv: &[u8; IV_LEN],
         aad: &[u8],

@@ -77,7 +77,7 @@ impl WrappingKey {
 }
 
 /// Bytes of a wrapping key that another one encrypts: the key, then the authentication code.
-pub const SEALED_WRAPPING_KEY_LEN: usize = WRAPPING_KEY_LEN + MAC_LEN;
+pub const ENCRYPTED_WRAPPING_KEY_LEN: usize = WRAPPING_KEY_LEN + MAC_LEN;
 
 impl WrappingKey {
     /// Encrypts this key under another one with AES-256-GCM, to be kept outside of the pool; `about` is authenticated with it. `iv`
@@ -85,41 +85,41 @@ impl WrappingKey {
     ///
     /// # Errors
     /// [`CryptError::Memory`].
-    pub fn seal_under(
+    pub fn encrypt_under(
         &self,
         outer: &Self,
         iv: [u8; IV_LEN],
         about: &[u8],
-    ) -> Result<[u8; SEALED_WRAPPING_KEY_LEN], CryptError> {
+    ) -> Result<[u8; ENCRYPTED_WRAPPING_KEY_LEN], CryptError> {
         let cipher = Cipher::new(Mode::Gcm, outer.0.bytes())?;
         // Encrypted where it lies in memory for secrets.
         let mut copy = Secret::filled(WRAPPING_KEY_LEN, |bytes| {
             bytes.copy_from_slice(self.0.bytes());
         })?;
-        let mac = cipher.seal(&iv, about, copy.bytes_mut())?;
-        let mut sealed = [0; SEALED_WRAPPING_KEY_LEN];
-        let (key, code) = sealed.split_at_mut(WRAPPING_KEY_LEN);
+        let mac = cipher.encrypt(&iv, about, copy.bytes_mut())?;
+        let mut encrypted = [0; ENCRYPTED_WRAPPING_KEY_LEN];
+        let (key, code) = encrypted.split_at_mut(WRAPPING_KEY_LEN);
         key.copy_from_slice(copy.bytes());
         code.copy_from_slice(&mac);
-        Ok(sealed)
+        Ok(encrypted)
     }
 
-    /// Decrypts what [`Self::seal_under`] made.
+    /// Decrypts what [`Self::encrypt_under`] made.
     ///
     /// # Errors
     /// [`CryptError::Forged`] for another key or changed bytes, [`CryptError::Memory`].
-    pub fn open_under(
-        sealed: &[u8; SEALED_WRAPPING_KEY_LEN],
+    pub fn decrypt_under(
+        encrypted: &[u8; ENCRYPTED_WRAPPING_KEY_LEN],
         outer: &Self,
         iv: [u8; IV_LEN],
         about: &[u8],
     ) -> Result<Self, CryptError> {
         let cipher = Cipher::new(Mode::Gcm, outer.0.bytes())?;
-        let (key, code) = sealed.split_at(WRAPPING_KEY_LEN);
+        let (key, code) = encrypted.split_at(WRAPPING_KEY_LEN);
         let mut mac = [0; MAC_LEN];
         mac.copy_from_slice(code);
         let mut opened = Secret::filled(WRAPPING_KEY_LEN, |bytes| bytes.copy_from_slice(key))?;
-        cipher.open(&iv, about, opened.bytes_mut(), &mac)?;
+        cipher.decrypt(&iv, about, opened.bytes_mut(), &mac)?;
         Ok(Self(opened))
     }
 }
@@ -156,7 +156,7 @@ impl WrappedKeys {
         master.copy_from_slice(self.master_key.split_at(key_len).0);
         hmac.copy_from_slice(&self.hmac_key);
         let aad = wrapping_aad(self.guid, self.suite, self.version);
-        wrapping_cipher(self.suite, wrapping_key)?.open(
+        wrapping_cipher(self.suite, wrapping_key)?.decrypt(
             &self.iv,
             &aad,
             secret.bytes_mut(),
@@ -238,7 +238,7 @@ impl DatasetKeys {
     ) -> Result<WrappedKeys, CryptError> {
         let mut data = Zeroizing::new(self.secret.bytes().to_vec());
         let aad = wrapping_aad(self.guid, self.suite, Self::VERSION);
-        let mac = wrapping_cipher(self.suite, wrapping_key)?.seal(&iv, &aad, &mut data)?;
+        let mac = wrapping_cipher(self.suite, wrapping_key)?.encrypt(&iv, &aad, &mut data)?;
         let (master, hmac) = data.split_at(self.suite.key_len());
         let mut master_key = [0; MASTER_KEY_LEN_MAX];
         master_key

@@ -16,7 +16,7 @@ pub mod secret;
 mod tests;
 
 pub use aead::Cipher;
-pub use keys::{DatasetKeys, Mac512, SEALED_WRAPPING_KEY_LEN, WrappedKeys, WrappingKey, sha512};
+pub use keys::{DatasetKeys, ENCRYPTED_WRAPPING_KEY_LEN, Mac512, WrappedKeys, WrappingKey, sha512};
 
 /// Bytes of an initialisation vector.
 pub const IV_LEN: usize = 12;

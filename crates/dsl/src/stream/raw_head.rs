@@ -208,7 +208,7 @@ impl DslPool {
         assert!(tx.is_syncing(), "a receive begins in syncing context");
         self.open_objset_raw(state).await?;
         let objset = state.objset().expect("it was opened just now");
-        objset.seal_table(&raw.table, tx)?;
+        objset.set_table_shape(&raw.table, tx)?;
         objset.set_portable_mac(raw.portable_mac, tx);
         // Owners are not known without the key: what is counted by owner is counted anew when it is there.
         objset.set_flags(objset.flags() & !objset_flags::USER_ACCOUNTING_COMPLETE, tx);

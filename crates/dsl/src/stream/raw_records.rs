@@ -4,13 +4,13 @@
 //! shape that the stream says, and the MAC of its block comes with the first object of the block.
 //! OpenZFS: module/zfs/dmu_recv.c, receive_object, receive_object_range.
 
-use dmu::{AllocSpec, ObjectInfo, Objset, SealedDnode, Tx};
+use dmu::{AllocSpec, EncryptedDnode, ObjectInfo, Objset, Tx};
 use ondisk::stream::{
     CryptParams, Object, ObjectExtent, ObjectRange, Spill, TO_THE_END, Write, record_flags,
 };
 use ondisk::{ChecksumKind, Compression, ObjectId};
 use runtime::IoBuf;
-use zio::{Seal, StoredForm};
+use zio::{StoredCrypt, StoredForm};
 
 use super::malformed;
 use super::receive::{DnodeRange, METADATA_BYTES, Receiver, block_pointers, object_type, shape};
@@ -39,7 +39,7 @@ impl Receiver {
         check_order_of_bytes(record.flags)?;
         self.range = Some(DnodeRange {
             first: record.first_object,
-            seal: Some(seal_of(&record.crypt)),
+            crypt: Some(crypt_of(&record.crypt)),
         });
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Receiver {
         }
         let bonus_type = object_type(record.bonus_type)?;
         objset.set_bonus(object, bonus_type, bonus, &tx).await?;
-        let sealed = SealedDnode {
+        let encrypted = EncryptedDnode {
             checksum: ChecksumKind(record.checksum),
             compression: Compression(record.compression),
             indirect_shift: record.indirect_shift,
@@ -91,11 +91,11 @@ impl Receiver {
             max_block_id: record.max_block_id,
             bonus_area: payload,
         };
-        objset.seal_dnode(object, &sealed, &tx).await?;
-        if let Some(seal) = range.seal {
-            objset.seal_dnodes(object, seal, &tx);
+        objset.set_encrypted_dnode(object, &encrypted, &tx).await?;
+        if let Some(crypt) = range.crypt {
+            objset.set_dnodes_crypt(object, crypt, &tx);
             self.range = Some(DnodeRange {
-                seal: None,
+                crypt: None,
                 ..range
             });
         }
@@ -127,7 +127,7 @@ impl Receiver {
             self.dataset().needs_feature("zstd_compress");
         }
         self.objset()
-            .write_sealed(object, record.offset, info.block_size, form, &tx)
+            .write_encrypted(object, record.offset, info.block_size, form, &tx)
             .await?;
         self.note_resume_point(record.object, record.offset, &tx);
         Ok(())
@@ -147,7 +147,7 @@ impl Receiver {
         )?;
         let tx = self.begin_tx(METADATA_BYTES + record.length).await?;
         self.objset()
-            .set_spill_sealed(ObjectId(record.object), size, form, &tx)
+            .set_spill_encrypted(ObjectId(record.object), size, form, &tx)
             .await?;
         Ok(())
     }
@@ -219,8 +219,8 @@ fn keeps_tree(info: &ObjectInfo, record: &Object, slots: u8) -> bool {
         && (info.levels == 1 || info.indirect_shift == record.indirect_shift)
 }
 
-fn seal_of(params: &CryptParams) -> Seal {
-    Seal {
+fn crypt_of(params: &CryptParams) -> StoredCrypt {
+    StoredCrypt {
         params: ondisk::CryptParams {
             salt: params.salt,
             iv: params.iv,
@@ -257,6 +257,6 @@ fn form_of(
     Ok(StoredForm {
         bytes: IoBuf::copy_from(payload),
         compression,
-        seal: Some(seal_of(params)),
+        crypt: Some(crypt_of(params)),
     })
 }

@@ -17,7 +17,7 @@ use ondisk::stream::{
 };
 use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType, file_owner};
 use runtime::IoBuf;
-use zio::{Seal, StoredForm};
+use zio::{StoredCrypt, StoredForm};
 
 use super::incoming::Incoming;
 use super::target::{ReceiveDestination, ReceiveTarget};
@@ -40,7 +40,7 @@ const FREES_MAX: u32 = 64;
 pub(super) struct DnodeRange {
     pub(super) first: u64,
     /// What it is opened with; `None` once an object of it took it along.
-    pub(super) seal: Option<Seal>,
+    pub(super) crypt: Option<StoredCrypt>,
 }
 
 /// A receive under way. Dropped without [`Receiver::finish`] or [`Receiver::abandon`], what it filled stays until the next import.
@@ -333,7 +333,7 @@ impl Receiver {
         let form = StoredForm {
             bytes: IoBuf::copy_from(payload),
             compression: Compression(record.compression),
-            seal: None,
+            crypt: None,
         };
         self.write_compressed(record, &data, form).await
     }

@@ -19,7 +19,7 @@ impl StreamSum {
     }
 
     /// Puts the checksum into an encoded record, in which nothing may be changed afterwards. A BEGIN has none, and starts it anew.
-    pub fn seal(&mut self, bytes: &mut [u8; RECORD_SIZE], is_begin: bool) {
+    pub fn add_record(&mut self, bytes: &mut [u8; RECORD_SIZE], is_begin: bool) {
         if is_begin {
             self.0 = RunningFletcher4::default();
             self.0.update(bytes);
@@ -134,7 +134,7 @@ impl StreamWriter {
     fn put_now(&mut self, record: &StreamRecord, payload: &[u8]) {
         let mut bytes = record.encode();
         self.sum
-            .seal(&mut bytes, matches!(record, StreamRecord::Begin(_)));
+            .add_record(&mut bytes, matches!(record, StreamRecord::Begin(_)));
         self.out.extend_from_slice(&bytes);
         let len = usize::try_from(record.payload_len()).expect("payloads are at most 16 MiB");
         assert!(

@@ -4,7 +4,7 @@
 use codec::crypt::{DatasetKeys, Suite};
 use ondisk::{BlockPointer, ChecksumKind, Compression, DnodePhys, ObjectType, Txg};
 use runtime::{Handle, IoBuf};
-use zio::{BlockKeys, CorruptReason, Protection, Seal, StoredForm, WriteProps, ZioError};
+use zio::{BlockKeys, CorruptReason, Protection, StoredCrypt, StoredForm, WriteProps, ZioError};
 
 use crate::world::{READ, World, damage, noise, run, text, write_props};
 
@@ -103,7 +103,9 @@ fn every_kind_comes_back_with_its_keys_alone() {
                     assert_eq!(is_forged(&foreign), level == 0, "{what}");
                     let keyless = read(&world, &bp, None).await;
                     match keyless {
-                        Err(ZioError::Encrypted { .. }) => assert!(bp.is_sealed(), "{what}"),
+                        Err(ZioError::Encrypted { .. }) => {
+                            assert!(bp.is_wholly_encrypted(), "{what}");
+                        }
                         Ok(bytes) => {
                             let is_hidden = object_type == ObjectType::DNODE && level == 0;
                             assert_eq!(bytes[..] == data[..], !is_hidden, "{what}");
@@ -206,7 +208,7 @@ fn what_comes_encrypted_is_stored_as_it_came_and_opens_with_the_keys() {
             let form = StoredForm {
                 bytes: stored.clone(),
                 compression: bp.compression(),
-                seal: Some(Seal {
+                crypt: Some(StoredCrypt {
                     params: bp.crypt_params(),
                     mac: bp.mac(),
                 }),
@@ -239,20 +241,20 @@ fn what_comes_encrypted_is_stored_as_it_came_and_opens_with_the_keys() {
 fn what_comes_encrypted_without_its_mac_or_with_an_odd_size_is_not_stored() {
     run(|handle| async move {
         let world = World::new(&handle, &[1], 128 * MIB, 9).await;
-        let seal = Seal {
+        let crypt = StoredCrypt {
             params: BlockPointer::default().crypt_params(),
             mac: [1; 16],
         };
-        for (len, seal) in [
+        for (len, crypt) in [
             (512, None),
-            (700, Some(seal)),
-            (0, Some(seal)),
-            (8192, Some(seal)),
+            (700, Some(crypt)),
+            (0, Some(crypt)),
+            (8192, Some(crypt)),
         ] {
             let form = StoredForm {
                 bytes: IoBuf::zeroed(len),
                 compression: Compression::LZ4,
-                seal,
+                crypt,
             };
             let props = write_props();
             let data = IoBuf::zeroed(4096);

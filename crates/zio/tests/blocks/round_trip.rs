@@ -396,7 +396,7 @@ fn damaged_gang_headers_are_refused_not_followed() {
             if kind == 0 {
                 header[128..384].fill(0);
             }
-            ondisk::label::seal(&mut header, verifier, sha);
+            ondisk::label::set_checksum(&mut header, verifier, sha);
             for at in &headers {
                 damage(file, *at, &header);
             }

@@ -288,7 +288,7 @@ impl Surgeon {
     pub(crate) fn mos(&mut self, object: u64, block: u64, change: Change<'_>) {
         let root = self.ub.rootbp;
         self.ub.rootbp = self.in_objset(&root, object, block, change);
-        self.seal_uberblocks();
+        self.checksum_uberblocks();
     }
 
     /// Changes the dnode of an object of the meta object set.
@@ -368,7 +368,7 @@ impl Surgeon {
     }
 
     /// Every ring slot that holds the newest uberblock gets the new root.
-    fn seal_uberblocks(&mut self) {
+    fn checksum_uberblocks(&mut self) {
         let size = label::uberblock_slot_size(self.ashift);
         for disk in &mut self.disks {
             for which in 0..label::LABEL_COUNT {
@@ -379,7 +379,7 @@ impl Surgeon {
                     let slot = &mut disk[start..start + size];
                     if Uberblock::decode(slot).is_ok_and(|u| u.txg == self.ub.txg) {
                         self.ub.encode(slot);
-                        label::seal(slot, label::label_verifier(at), checksum::sha256);
+                        label::set_checksum(slot, label::label_verifier(at), checksum::sha256);
                     }
                 }
             }

@@ -130,9 +130,11 @@ async fn export(
     let head = head.map_err(|error| fail(&error.to_string()))?;
     let outer = head.outer_key(&passphrase);
     let outer = outer.map_err(|error| fail(&error.to_string()))?;
-    let sealed = pool.sealed_key(name, outer, head.iv(), head.about()).await;
-    let sealed = sealed.map_err(|error| fail(&error.to_string()))?;
-    let (file, text) = (asked.file.clone(), head.text(&sealed));
+    let encrypted = pool
+        .encrypted_key(name, outer, head.iv(), head.about())
+        .await;
+    let encrypted = encrypted.map_err(|error| fail(&error.to_string()))?;
+    let (file, text) = (asked.file.clone(), head.text(&encrypted));
     let written = paths::call(&asked.file, move || write(&file, text.as_bytes())).await;
     let shown = asked.file.display();
     written
@@ -172,7 +174,7 @@ async fn import(session: &Session, pool: &PoolHandle, asked: &Asked, key: &KeyIn
         .map_err(|why| fail(&why))?
         .map_err(|error| fail(&format!("{shown}: {}", plain_words(&error))))?;
     let parsed = KeyFileHead::parse(&text);
-    let (head, sealed) = parsed.map_err(|error| fail(&format!("{shown}: {error}")))?;
+    let (head, encrypted) = parsed.map_err(|error| fail(&format!("{shown}: {error}")))?;
     let owner = head.owner();
     if owner.key_guid != key.guid {
         return Err(fail(&format!(
@@ -185,7 +187,7 @@ async fn import(session: &Session, pool: &PoolHandle, asked: &Asked, key: &KeyIn
     let passphrase = keys::read_key(session, &mut input, form, &asked.passphrase, of, false).await;
     let passphrase = passphrase.map_err(|error| fail(&error.why))?;
     keys::leave_no_core_dump();
-    let opened = head.open(&sealed, &passphrase);
+    let opened = head.open(&encrypted, &passphrase);
     let opened = opened.map_err(|error| fail(&format!("{shown}: {error}")))?;
     match pool.load_key(name, opened, asked.check_only).await {
         Ok(()) => {}

@@ -46,7 +46,7 @@ pub(super) fn redup(mut file: File, out: &mut dyn Write) -> Result<Converted, Re
                 let mut begin = begin.clone();
                 begin.features &= !(stream_feature::DEDUP | stream_feature::DEDUP_PROPS);
                 bytes = StreamRecord::Begin(begin).encode();
-                sum.seal(&mut bytes, true);
+                sum.add_record(&mut bytes, true);
             }
             StreamRecord::End { checksum, to_guid } => {
                 // The END of a package has no checksum.
@@ -57,7 +57,7 @@ pub(super) fn redup(mut file: File, out: &mut dyn Write) -> Result<Converted, Re
                 };
                 let to_guid = *to_guid;
                 bytes = StreamRecord::End { checksum, to_guid }.encode();
-                sum.seal(&mut bytes, false);
+                sum.add_record(&mut bytes, false);
             }
             StreamRecord::WriteByRef(reference) => {
                 converted.references += 1;
@@ -80,7 +80,7 @@ pub(super) fn redup(mut file: File, out: &mut dyn Write) -> Result<Converted, Re
                     blocks.insert((write.to_guid, write.object, write.offset), offset);
                 }
                 put_record_checksum(&mut bytes, [0; 4]);
-                sum.seal(&mut bytes, false);
+                sum.add_record(&mut bytes, false);
             }
         }
         out.write_all(&bytes)?;
@@ -130,7 +130,7 @@ fn copy_block(
     (write.to_guid, write.object, write.offset) = (to_guid, object, offset);
     let record = StreamRecord::Write(write);
     let mut bytes = record.encode();
-    sum.seal(&mut bytes, false);
+    sum.add_record(&mut bytes, false);
     out.write_all(&bytes)?;
     let mut left = record.payload_len();
     let mut piece = [0; 16 << 10];
