@@ -1,6 +1,6 @@
 //! Seed 112 of the crash lab has two log devices whose writes and flushes fail now and then, and the pool suspended: each
-//! transaction group flushes all devices, and a log vdev that had lost a flush counted as lost data. Nothing of a group is on
-//! a log vdev, and what the intent log had there is made durable by its group: groups now pass over a log vdev that
+//! transaction group flushes all devices, and a log vdev that had lost a flush counted as lost data. Nothing of a txg is on
+//! a log vdev, and what the intent log had there is made durable by its txg: txgs now pass over a log vdev that
 //! fails, new log blocks go elsewhere while it does, and come back to it when its devices are back.
 //!
 //! Then, as in seed 194 with mirrored logs, a cut ended in an I/O error: a flush of the labels failed between the claim of

@@ -1,4 +1,4 @@
-//! Seed 189 of the fault campaign: after a power cut an import decided on a healing resilver and waited for the groups it
+//! Seed 189 of the fault campaign: after a power cut an import decided on a healing resilver and waited for the txgs it
 //! was to cover; meanwhile a distributed spare began a sequential one, the healing one was refused, and the import failed
 //! with it. What the sequential one leaves is seen to at its end.
 

@@ -1,7 +1,7 @@
 //! Seed 302 of the crash lab leaked 128 KiB at cut 58, and seed 138 4 KiB: the next block of an intent log is set aside
-//! before the block that points to it is written, and the group in which it was set aside could be on disk first. After a cut
-//! between the two the block was allocated for good, and no log led to it. A commit now keeps that group open until
-//! its blocks are durable; when they cannot be written, the same group gives the chain back.
+//! before the block that points to it is written, and the txg in which it was set aside could be on disk first. After a cut
+//! between the two the block was allocated for good, and no log led to it. A commit now keeps that txg open until
+//! its blocks are durable; when they cannot be written, the same txg gives the chain back.
 
 use sim::lab::{Options, plan_of_seed, run};
 

@@ -1,5 +1,5 @@
 //! Seed 100 of the fault campaign suspended a mirror although one of its disks had been well all along: the other was
-//! back, its writes of before were lost with its cache, and the flush that ended the group counted the sound disk as
+//! back, its writes of before were lost with its cache, and the flush that ended the txg counted the sound disk as
 //! one that had nothing to flush. A disk that took everything and was flushed since now counts as durable.
 
 use sim::campaign::faults::{self, FaultPlan};

@@ -1,6 +1,6 @@
 //! Seed 1976 filled a disk of 64 MiB with recordsize=512, and the pool suspended: "out of space" in the middle of a
 //! transaction group. A transaction reserved its bytes and an eighth for metadata, but every 512 bytes of data bring 256
-//! bytes of block pointers, so a group of several megabytes took half as much again as was reserved, and half of the
+//! bytes of block pointers, so a txg of several megabytes took half as much again as was reserved, and half of the
 //! slop with it. Nothing was lost, but nothing could be written, not even a removal, before another import. Estimates
 //! now count blocks: what each takes on its vdev, and its pointer in each copy.
 

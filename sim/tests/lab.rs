@@ -14,7 +14,7 @@ fn a_seed_passes_and_repeats() {
     assert!(first.cuts > 20 && first.nested > 0, "{first:?}");
 }
 
-/// The only log device had failed a write, so that it lacked something of its group, and the import after the cut took the
+/// The only log device had failed a write, so that it lacked something of its txg, and the import after the cut took the
 /// unwritten end of the log for a device that did not answer: it was refused.
 #[test]
 fn a_log_ends_on_a_device_that_failed_a_write() {

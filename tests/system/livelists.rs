@@ -21,7 +21,7 @@ fn judge(place: &Place, what: &str) {
     judged().unwrap_or_else(|error| panic!("{what}: {error:#}"));
 }
 
-/// A pool with a file of 20 MB in small records, and a clone of it with small parts written anew in several groups.
+/// A pool with a file of 20 MB in small records, and a clone of it with small parts written anew in several txgs.
 fn pool_with_clone(place: &Place) {
     let made = place.run(
         "truncate -s 256M a && zpool create -O recordsize=8K -O mountpoint=none tank $PWD/a && zfs create tank/fs && \

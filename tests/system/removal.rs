@@ -44,7 +44,7 @@ fn a_mirror_leaves_in_spite_of_exports_and_kills() {
     let mut place = Place::new();
     place.serve(&SERVE);
     make(&place);
-    // It stands still after its first group.
+    // It stands still after its first txg.
     let begun = place.run(
         "sanbox tune zfs_removal_suspend_progress=1; zpool remove tank mirror-1 && zpool status tank | grep -A1 remove: | \
          sed 's/since .*/since DATE/; s/[0-9.]*[KM]* copied out of [0-9.]*M at .*/SIZE copied/'; zpool status tank | grep -c '(removing)'; \

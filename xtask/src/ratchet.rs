@@ -43,7 +43,7 @@ const PERSONS: &[&str] = &[
 ];
 
 /// Comments of what ships with such a word, at most.
-const PERSONS_MAX: usize = 23;
+const PERSONS_MAX: usize = 0;
 
 /// How far a count may be below its number above before the number must follow.
 const SLACK_MAX: usize = 10;

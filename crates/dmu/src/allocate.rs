@@ -188,7 +188,7 @@ impl Objset {
         Ok((allocator.end(), true))
     }
 
-    /// Bits of the slots taken in a block of dnodes: in group `from` and newer ones, or in any version that is kept.
+    /// Bits of the slots taken in a block of dnodes: in txg `from` and newer ones, or in any version that is kept.
     async fn slots_taken(&self, block: u64, from: Option<Txg>) -> Result<u32> {
         let (mut taken, _) = self.block_bits(block, from).await?;
         if block == 0 {

@@ -292,7 +292,7 @@ impl Objset {
         if state.layers[at].blocks.contains_key(&block) {
             return Some(at);
         }
-        // What a ZAP changes is counted with its block, what a writer changes as he goes.
+        // What a ZAP changes is counted with its block, what a writer changes as it goes.
         let all_counts = given.is_empty();
         let data = if given == (0..size) {
             Block::Shared(IoBuf::empty())
@@ -527,7 +527,7 @@ impl Objset {
     }
 }
 
-/// The views that a change in group `from` concerns: its own and every newer one with changes of the same object.
+/// The views that a change in txg `from` concerns: its own and every newer one with changes of the same object.
 fn views_from(dnode: &Dnode, from: Txg) -> Vec<Txg> {
     let state = dnode.state.borrow();
     let newer = state
@@ -538,13 +538,13 @@ fn views_from(dnode: &Dnode, from: Txg) -> Vec<Txg> {
     std::iter::once(from).chain(newer.map(|l| l.txg)).collect()
 }
 
-/// Block size, and the largest block of any version that a change in group `from` concerns.
+/// Block size, and the largest block of any version that a change in txg `from` concerns.
 fn shape(dnode: &Dnode, from: Txg) -> Result<(u32, u64)> {
     let (size, mut max) = dnode.with_core(from, |core| (core.block_size, core.max_block_id));
     for view in views_from(dnode, from) {
         let newer = dnode.with_core(view, |core| (core.block_size, core.max_block_id));
         if newer.0 != size {
-            // Whoever changes block sizes keeps other writers of the object out meanwhile.
+            // A change of the block size keeps other writers of the object out meanwhile.
             return Err(DmuError::Invalid {
                 what: "the block size was changed in a newer transaction group",
             });

@@ -7,7 +7,7 @@
 //!                 base                    the dnode on disk and its tree of blocks
 //! ```
 //! A read goes down from the newest layer to the base; the sync of T reads layer T alone, so it can never see a newer change.
-//! A change in group T made while a newer layer exists is applied to that layer too: the newest view has every change.
+//! A change in txg T made while a newer layer exists is applied to that layer too: the newest view has every change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -272,13 +272,13 @@ pub(crate) struct Layer {
     pub(crate) txg: Txg,
     /// Being synced: no more changes.
     pub(crate) frozen: bool,
-    /// The object as of this group; free when it was freed.
+    /// The object as of this txg; free when it was freed.
     pub(crate) core: Core,
-    /// Everything older was freed in this group.
+    /// Everything older was freed in this txg.
     pub(crate) reset: bool,
-    /// Blocks written in this group.
+    /// Blocks written in this txg.
     pub(crate) blocks: BTreeMap<u64, Block>,
-    /// Blocks freed in this group, unless they are in `blocks`.
+    /// Blocks freed in this txg, unless they are in `blocks`.
     pub(crate) freed: RangeTree,
     /// Spill block changed: its bytes, or removed.
     pub(crate) spill: Option<Option<IoBuf>>,
@@ -321,7 +321,7 @@ pub(crate) struct Dnode {
     pub(crate) readers: RefCell<Readers>,
 }
 
-/// What the sync of a group needs of a dnode.
+/// What the sync of a txg needs of a dnode.
 pub(crate) struct Frozen {
     pub(crate) core: Core,
     pub(crate) reset: bool,
@@ -358,7 +358,7 @@ impl Dnode {
         f(self.state.borrow().core(view))
     }
 
-    /// Whether something holds for the object in a view and in all newer ones that a change in that group goes to: those in
+    /// Whether something holds for the object in a view and in all newer ones that a change in that txg goes to: those in
     /// which it is not free.
     pub(crate) fn holds_from(&self, view: Txg, f: impl Fn(&Core) -> bool) -> bool {
         let state = self.state.borrow();

@@ -126,7 +126,7 @@ pub enum DmuError {
     /// A transaction group older than the one asked for was named.
     #[error("transaction group {txg} is not one that can be changed now")]
     WrongTxg {
-        /// The group.
+        /// The txg.
         txg: Txg,
     },
 }

@@ -95,7 +95,7 @@ impl Allocator {
         self.gate.write().await
     }
 
-    /// The free of an object has reached the disk: only now its slots can be used again, whatever the group.
+    /// The free of an object has reached the disk: only now its slots can be used again, whatever the txg.
     pub(crate) fn note_freed(&self, object: ObjectId) {
         assert!(object.0 > 0, "the table of dnodes is not freed");
         let block = object.0 / SLOTS;

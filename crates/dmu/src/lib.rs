@@ -1,10 +1,10 @@
 //! `dmu`: object sets, objects and transactions.
 //!
 //! An [`Objset`] is a numbered set of objects; an object is a sparse array of blocks with a small bonus buffer. Changes are made
-//! under a [`Tx`] of the open transaction group and reach the disk when the pool's loop calls [`Objset::sync`] for that group.
+//! under a [`Tx`] of the open transaction group and reach the disk when the pool's loop calls [`Objset::sync`] for that txg.
 //! [`zap`] stores ZAPs in objects. See ARCHITECTURE.md.
 //!
-//! Guarantees: a reader sees the newest change; the sync of a group sees exactly the changes of that group and older; a block
+//! Guarantees: a reader sees the newest change; the sync of a txg sees exactly the changes of that txg and older; a block
 //! handed to the block store is never modified. Everything runs on one thread.
 //!
 //! It does not know datasets, files or the intent log.

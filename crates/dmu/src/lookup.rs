@@ -1,7 +1,7 @@
 //! Finding blocks: through the layers of changes, then through the tree on disk.
 //!
 //! A sync may put a new tree in place while a read of the old one is under way; the generation of the base tells, and the read
-//! starts over. Old blocks are not reused for three groups, except that the syncing group rewrites its own blocks in place: such
+//! starts over. Old blocks are not reused for three txgs, except that the syncing txg rewrites its own blocks in place: such
 //! a read may fail its checksum, and then the generation has changed too.
 
 use std::rc::Rc;

@@ -63,7 +63,7 @@ impl Objset {
     /// Replaces type, length and bytes of the bonus.
     ///
     /// # Errors
-    /// `TooLarge` when it does not fit beside the block pointers (and the spill pointer, if there is one), in this group or in a
+    /// `TooLarge` when it does not fit beside the block pointers (and the spill pointer, if there is one), in this txg or in a
     /// newer one.
     pub async fn set_bonus(
         &self,
@@ -120,7 +120,7 @@ impl Objset {
     /// Replaces or removes the spill block. Its length must be a multiple of 512, 512 to 128 KiB.
     ///
     /// # Errors
-    /// `Invalid`, `TooLarge` (also when the bonus leaves no room for the spill pointer, in this group or in a newer one).
+    /// `Invalid`, `TooLarge` (also when the bonus leaves no room for the spill pointer, in this txg or in a newer one).
     pub async fn set_spill(&self, object: ObjectId, bytes: Option<&[u8]>, tx: &Tx) -> Result<()> {
         let data = bytes.map(IoBuf::copy_from);
         self.set_spill_buf(object, data, tx).await

@@ -64,14 +64,14 @@ pub(crate) struct ObjsetShared {
     pub(crate) root: Cell<BlockPointer>,
     pub(crate) table: RefCell<BTreeMap<ObjectId, Rc<Dnode>>>,
     sweep_at: Cell<ObjectId>,
-    /// Objects with changes, per group.
+    /// Objects with changes, per txg.
     pub(crate) dirty: RefCell<BTreeMap<Txg, BTreeMap<ObjectId, Rc<Dnode>>>>,
     pub(crate) allocator: Allocator,
     /// Objects that keep a level-1 block at hand, oldest first.
     pub(crate) recent: RefCell<VecDeque<ObjectId>>,
     /// Groups being synced now; syncs of one objset never overlap.
     pub(crate) syncing: Cell<bool>,
-    /// Blocks written to their place before their group syncs.
+    /// Blocks written to their place before their txg syncs.
     pub(crate) early_writes: RefCell<BTreeMap<Txg, EarlyWrites>>,
     /// Blocks that come compressed.
     pub(crate) stored_forms: RefCell<BTreeMap<Txg, StoredForms>>,
@@ -157,7 +157,7 @@ impl Objset {
         Ok(Self::build(services, root, options, &phys))
     }
 
-    /// Makes an empty objset in memory; it reaches the disk with the sync of `tx`'s group.
+    /// Makes an empty objset in memory; it reaches the disk with the sync of `tx`'s txg.
     #[must_use]
     pub fn create(services: &Services, kind: ObjsetType, options: ObjsetOptions, tx: &Tx) -> Self {
         let levels = if kind == ObjsetType::META {
@@ -310,12 +310,12 @@ impl Objset {
             .unwrap_or(header.flags)
     }
 
-    /// Sets `os_flags` in `tx`'s group.
+    /// Sets `os_flags` in the txg of `tx`.
     pub fn set_flags(&self, flags: u64, tx: &Tx) {
         self.change_header(tx, |change| change.flags = Some(flags));
     }
 
-    /// Sets the portable MAC of an object set that comes encrypted, in `tx`'s group. With keys it is computed, and this does nothing.
+    /// Sets the portable MAC of an object set that comes encrypted, in the txg of `tx`. With keys it is computed, and this does nothing.
     pub fn set_portable_mac(&self, mac: [u8; 32], tx: &Tx) {
         self.change_header(tx, |change| change.portable_mac = Some(mac));
     }
@@ -332,7 +332,7 @@ impl Objset {
             .unwrap_or(header.zil)
     }
 
-    /// Sets the intent log's header in `tx`'s group.
+    /// Sets the intent log's header in the txg of `tx`.
     pub fn set_zil_header(&self, zil: ZilHeader, tx: &Tx) {
         self.change_header(tx, |change| change.zil = Some(zil));
     }
@@ -343,12 +343,12 @@ impl Objset {
         self.0.header.borrow_mut().zil = ZilHeader::default();
     }
 
-    /// Makes the sync of `tx`'s group write the objset block even if no object changed.
+    /// Makes the sync of `tx`'s txg write the objset block even if no object changed.
     pub fn mark_dirty(&self, tx: &Tx) {
         self.change_header(tx, |_| {});
     }
 
-    /// Changes what the sync of `tx`'s group writes into the objset block, and makes it write the block.
+    /// Changes what the sync of `tx`'s txg writes into the objset block, and makes it write the block.
     fn change_header(&self, tx: &Tx, change: impl FnOnce(&mut HeaderChange)) {
         let mut header = self.0.header.borrow_mut();
         change(header.pending.entry(tx.txg()).or_default());
@@ -529,7 +529,7 @@ impl Objset {
         }
     }
 
-    /// Makes (or finds) the layer of `tx`'s group and registers the object as dirty.
+    /// Makes (or finds) the layer of `tx`'s txg and registers the object as dirty.
     pub(crate) fn dirty_layer(&self, dnode: &Rc<Dnode>, tx: &Tx) -> usize {
         let (at, is_new) = dnode.state.borrow_mut().layer(tx.txg());
         if is_new {

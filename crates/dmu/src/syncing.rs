@@ -35,13 +35,13 @@ struct Synced {
 
 impl Objset {
     /// Writes everything changed in `txg`, bottom-up, and returns the new root pointer; births and frees (of the objset block
-    /// too) go to the ledger. May be called again in the same group after further changes in syncing context: blocks born in
+    /// too) go to the ledger. May be called again in the same txg after further changes in syncing context: blocks born in
     /// `txg` are then rewritten in place where their size allows. Without changes it returns the old root.
     ///
     /// The blocks are durable once the store has settled and the devices were flushed. One sync of an objset at a time.
     ///
     /// # Errors
-    /// Read and write errors. After an error the objset must not be used any more: the group cannot be completed.
+    /// Read and write errors. After an error the objset must not be used any more: the txg cannot be completed.
     ///
     /// # Panics
     /// When a sync of this objset is under way.
@@ -309,7 +309,7 @@ impl Objset {
         }
         assert!(
             root.birth() == context.txg,
-            "the root of an object set is written in its group"
+            "the root of an object set is written in its txg"
         );
         Ok(root)
     }

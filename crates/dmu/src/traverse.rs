@@ -19,7 +19,7 @@ use crate::types::Services;
 pub struct TraverseOptions {
     /// Number of the dataset object, for errors.
     pub objset_id: u64,
-    /// Only blocks born after this group (0: all).
+    /// Only blocks born after this txg (0: all).
     pub min_birth: Txg,
     /// Visit holes that have a birth too.
     pub holes: bool,

@@ -92,13 +92,13 @@ pub(crate) struct SyncContext {
     pub(crate) effects: Effects,
     /// Writes under way of the whole objset.
     pub(crate) limit: Limit,
-    /// Blocks of this group that are at their place already.
+    /// Blocks of this txg that are at their place already.
     pub(crate) early_writes: RefCell<EarlyWrites>,
-    /// Blocks of this group that somebody else has compressed.
+    /// Blocks of this txg that came compressed.
     pub(crate) stored_forms: RefCell<StoredForms>,
     /// Of blocks of dnodes that came encrypted, by number.
     pub(crate) dnode_crypts: RefCell<DnodeCrypts>,
-    /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
+    /// Former contents of places that were written once more: no read asks for them once the new tree is in place.
     pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
 
@@ -205,7 +205,7 @@ impl SyncContext {
         }
         assert!(
             new.birth() == self.txg,
-            "a block is born in the group that writes it"
+            "a block is born in the txg that writes it"
         );
         let mut used = self.signed_dsize(&new);
         if !old.is_hole() {
@@ -222,7 +222,7 @@ impl SyncContext {
 }
 
 /// How a block is written in place of `old`: what the policy says for its kind. `rewrite` is `old` when it is of the same
-/// group and size.
+/// txg and size.
 pub(crate) fn props_of(
     policy: &WritePolicy,
     pass: u32,

@@ -3,8 +3,8 @@
 //! ```text
 //!   begin() --> open N+2 --quiesce_next()--> quiescing N+1 --holds gone--> syncing N --synced(N)--> durable
 //! ```
-//! Guarantees: at most one group is open, one quiescing, one syncing; a `Tx` belongs to one group from `begin` to its drop;
-//! a group is handed to the syncer only when nobody holds it. Dirty bytes are bounded: above the limit `begin` waits, above
+//! Guarantees: at most one txg is open, one quiescing, one syncing; a `Tx` belongs to one txg from `begin` to its drop;
+//! a txg is handed to the syncer only when no transaction holds it. Dirty bytes are bounded: above the limit `begin` waits, above
 //! 60 % of it `begin` is delayed by a curve that grows without bound near the limit.
 //!
 //! It does not know what is written, nor when the syncer runs: the pool's loop asks `wait_for_work` and `quiesce_next`.
@@ -25,12 +25,12 @@ use crate::wait::Notify;
 /// Limits of the clock. Bytes and durations; the defaults suit a machine with a few GiB of memory.
 #[derive(Debug, Clone)]
 pub struct TxgOptions {
-    /// Dirty bytes over all groups above which `begin` waits.
+    /// Dirty bytes over all txgs above which `begin` waits.
     pub dirty_bytes_max: u64,
-    /// Bytes changed in the open group that ask for a sync before the timer.
+    /// Bytes changed in the open txg that ask for a sync before the timer.
     pub dirty_bytes_sync: u64,
-    /// Percent of `dirty_bytes_max` that, dirty in the open group, ask for one as well: blocks changed in part are dirty as a
-    /// whole. Below where delays begin, so that the next group has room while this one is written.
+    /// Percent of `dirty_bytes_max` that, dirty in the open txg, ask for one as well: blocks changed in part are dirty as a
+    /// whole. Below where delays begin, so that the next txg has room while this one is written.
     pub sync_dirty_percent: u64,
     /// Percent of `dirty_bytes_max` at which delays begin (OpenZFS: `zfs_delay_min_dirty_percent`, 60).
     pub delay_min_dirty_percent: u64,
@@ -38,7 +38,7 @@ pub struct TxgOptions {
     pub delay_scale_ns: u64,
     /// Longest delay of one `begin`.
     pub delay_max: Duration,
-    /// Age at which the open group is synced when it holds changes (OpenZFS: `zfs_txg_timeout`, 5 s).
+    /// Age at which the open txg is synced when it holds changes (OpenZFS: `zfs_txg_timeout`, 5 s).
     pub timeout: Duration,
 }
 
@@ -87,7 +87,7 @@ impl TxWeight {
 
 /// A transaction: the right to change objects in one transaction group. Dropping it commits it.
 ///
-/// Nothing is durable until the group has synced (`TxgClock::wait_synced`). Nothing may wait for a sync while holding one.
+/// Nothing is durable until the txg has synced (`TxgClock::wait_synced`). Nothing may wait for a sync while holding one.
 #[derive(Debug)]
 pub struct Tx {
     clock: TxgClock,
@@ -152,14 +152,14 @@ struct Clock {
     last_synced: Cell<Txg>,
     /// The same, for other threads.
     last_synced_atomic: Arc<AtomicU64>,
-    /// Holds per group; only the open and the quiescing one can have any.
+    /// Holds per txg; only the open and the quiescing one can have any.
     holds: RefCell<BTreeMap<Txg, u64>>,
-    /// Dirty bytes per group that has not synced.
+    /// Dirty bytes per txg that has not synced.
     dirty: RefCell<BTreeMap<Txg, u64>>,
     dirty_total: Cell<u64>,
-    /// Bytes changed in the open group.
+    /// Bytes changed in the open txg.
     changed: Cell<u64>,
-    /// Highest group somebody waits for.
+    /// Highest txg that a task waits for.
     wanted: Cell<Txg>,
     stopped: Cell<Option<&'static str>>,
     /// Users' transactions are refused for now.
@@ -199,7 +199,7 @@ impl std::fmt::Debug for TxgClock {
 }
 
 impl TxgClock {
-    /// Makes a clock whose first open group is `first_open`; everything before counts as synced.
+    /// Makes a clock whose first open txg is `first_open`; everything before counts as synced.
     #[must_use]
     pub fn new(handle: Handle, first_open: Txg, options: TxgOptions) -> Self {
         assert!(
@@ -231,25 +231,25 @@ impl TxgClock {
         }))
     }
 
-    /// The open group.
+    /// The open txg.
     #[must_use]
     pub fn open_txg(&self) -> Txg {
         self.0.open.get()
     }
 
-    /// The group being synced, if any.
+    /// The txg being synced, if any.
     #[must_use]
     pub fn syncing_txg(&self) -> Option<Txg> {
         self.0.syncing.get()
     }
 
-    /// The newest group that is on disk.
+    /// The newest txg that is on disk.
     #[must_use]
     pub fn last_synced(&self) -> Txg {
         self.0.last_synced.get()
     }
 
-    /// The number of the newest group that is on disk, to be looked at on any thread.
+    /// The number of the newest txg that is on disk, to be looked at on any thread.
     #[must_use]
     pub fn last_synced_atomic(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.last_synced_atomic)
@@ -267,7 +267,7 @@ impl TxgClock {
         &self.0.options
     }
 
-    /// Begins a transaction in the open group, after waiting as long as the write throttle asks.
+    /// Begins a transaction in the open txg, after waiting as long as the write throttle asks.
     ///
     /// # Errors
     /// `Stopped` when the clock was stopped.
@@ -286,7 +286,7 @@ impl TxgClock {
         self.0.refusing.set(refusing);
     }
 
-    /// Begins a transaction in the open group without waiting.
+    /// Begins a transaction in the open txg without waiting.
     ///
     /// # Errors
     /// `Stopped` when the clock was stopped.
@@ -312,20 +312,20 @@ impl TxgClock {
         }
     }
 
-    /// Dirty bytes of one group.
+    /// Dirty bytes of one txg.
     #[must_use]
     pub fn dirty_bytes(&self, txg: Txg) -> u64 {
         self.0.dirty.borrow().get(&txg).copied().unwrap_or(0)
     }
 
-    /// Dirty bytes of all groups.
+    /// Dirty bytes of all txgs.
     #[must_use]
     pub fn dirty_bytes_total(&self) -> u64 {
         self.0.dirty_total.get()
     }
 
-    /// Waits until the pool's loop has a reason to sync: somebody asked (`kick`, `wait_synced`), the open group is large,
-    /// `timeout` has passed, or the clock was stopped. Returns whether somebody asked.
+    /// Waits until the pool's loop has a reason to sync: a task asked (`kick`, `wait_synced`), the open txg is large,
+    /// `timeout` has passed, or the clock was stopped. Returns whether a task asked.
     pub async fn wait_for_work(&self, timeout: Duration) -> bool {
         let deadline = self.0.handle.now() + timeout;
         let ticker = self.clone();
@@ -345,21 +345,21 @@ impl TxgClock {
         }
     }
 
-    /// Whether somebody waits for a group that nobody has begun to sync.
+    /// Whether a task waits for a txg whose sync has not begun.
     #[must_use]
     pub fn is_sync_wanted(&self) -> bool {
         self.0.wanted.get() >= self.0.open.get()
     }
 
-    /// Closes the open group, opens the next, waits until nobody holds the closed one, and hands it to the caller to sync.
-    /// Called by the sync loop only, one group at a time.
+    /// Closes the open txg, opens the next, waits until no transaction holds the closed one, and hands it to the caller to sync.
+    /// Called by the sync loop only, one txg at a time.
     ///
     /// # Panics
-    /// When the previous group was not reported by `synced` yet.
+    /// When the previous txg was not reported by `synced` yet.
     pub async fn quiesce_next(&self) -> Txg {
         assert!(
             self.0.quiescing.get().is_none(),
-            "one group quiesces at a time"
+            "one txg quiesces at a time"
         );
         let txg = self.0.open.get();
         self.0.quiescing.set(Some(txg));
@@ -368,20 +368,20 @@ impl TxgClock {
         while self.0.holds.borrow().get(&txg).is_some_and(|&n| n > 0) {
             self.0
                 .released
-                .wait("transactions of the quiescing group")
+                .wait("transactions of the quiescing txg")
                 .await;
         }
         while self.0.syncing.get().is_some() {
-            self.0.synced.wait("the syncing group").await;
+            self.0.synced.wait("the syncing txg").await;
         }
         let left = self.0.holds.borrow_mut().remove(&txg);
         assert!(
             left.unwrap_or(0) == 0,
-            "group {txg} has no transaction when it is synced"
+            "txg {txg} has no transaction when it is synced"
         );
         assert!(
             self.0.last_synced.get() < txg && txg < self.0.open.get(),
-            "group {txg} is synced after the one before, and before the open one"
+            "txg {txg} is synced after the one before, and before the open one"
         );
         self.0.quiescing.set(None);
         self.0.syncing.set(Some(txg));
@@ -391,16 +391,16 @@ impl TxgClock {
     /// Reports that `txg` is on disk (its uberblock was flushed): waiters wake and its dirty bytes are forgotten.
     ///
     /// # Panics
-    /// When `txg` is not the syncing group.
+    /// When `txg` is not the syncing txg.
     pub fn synced(&self, txg: Txg) {
         assert_eq!(
             self.0.syncing.get(),
             Some(txg),
-            "only the syncing group can be synced"
+            "only the syncing txg can be synced"
         );
         assert!(
             self.0.last_synced.get() < txg,
-            "groups are synced in their order"
+            "txgs are synced in their order"
         );
         self.0.syncing.set(None);
         self.0.last_synced.set(txg);
@@ -430,7 +430,7 @@ impl TxgClock {
         }
     }
 
-    /// Asks for the open group to be synced soon, without waiting.
+    /// Asks for the open txg to be synced soon, without waiting.
     pub fn kick(&self) {
         self.want(self.0.open.get());
     }
@@ -443,7 +443,7 @@ impl TxgClock {
         self.wait_synced(self.0.open.get()).await
     }
 
-    /// Refuses new transactions and wakes everybody who waits. `reason` is what they are told.
+    /// Refuses new transactions and wakes every waiting task. `reason` is what they are told.
     pub fn stop(&self, reason: &'static str) {
         if self.0.stopped.get().is_none() {
             self.0.stopped.set(Some(reason));
@@ -460,7 +460,7 @@ impl TxgClock {
         self.0.stopped.get()
     }
 
-    /// Most dirty bytes of all groups before transactions wait.
+    /// Most dirty bytes of all txgs before transactions wait.
     #[must_use]
     pub fn dirty_bytes_max(&self) -> u64 {
         self.0.options.dirty_bytes_max
@@ -491,8 +491,8 @@ impl TxgClock {
         }
     }
 
-    /// Whether the open group is worth a sync before its time. Small writes all over a file of large records make all of it
-    /// dirty soon; the longer they go on in one group, the fewer times each record is written for them.
+    /// Whether the open txg is worth a sync before its time. Small writes all over a file of large records make all of it
+    /// dirty soon; the longer they go on in one txg, the fewer times each record is written for them.
     fn is_open_large(&self) -> bool {
         let options = &self.0.options;
         let dirty = self.dirty_bytes(self.0.open.get());
@@ -509,7 +509,7 @@ impl TxgClock {
         let bytes = bytes.min(*left);
         assert!(
             self.0.dirty_total.get() >= bytes,
-            "the dirty bytes of all groups are their sum"
+            "the dirty bytes of all txgs are their sum"
         );
         *left -= bytes;
         self.0
@@ -537,8 +537,8 @@ impl TxgClock {
         let mut holds = self.0.holds.borrow_mut();
         let count = holds
             .get_mut(&txg)
-            .expect("a transaction's group keeps its hold count");
-        assert!(*count > 0, "a transaction of group {txg} ends once");
+            .expect("a transaction's txg keeps its hold count");
+        assert!(*count > 0, "a transaction of txg {txg} ends once");
         *count -= 1;
         if *count == 0 {
             drop(holds);

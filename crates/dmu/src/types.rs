@@ -181,7 +181,7 @@ pub struct Owner {
     pub project: u64,
 }
 
-/// Finds the owner in a bonus buffer of the given type; `None` when the object is charged to nobody.
+/// Finds the owner in a bonus buffer of the given type; `None` when the object is charged to no owner.
 pub type OwnerOf = fn(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner>;
 
 /// How an objset is opened or created.

@@ -71,7 +71,7 @@ impl UsageDelta {
         }
     }
 
-    /// Brings the ZAPs up to date in the syncing group. They become dirty, to be written next.
+    /// Brings the ZAPs up to date in the syncing txg. They become dirty, to be written next.
     pub(crate) async fn store(&self, os: &Objset, txg: Txg) -> Result<()> {
         let map = self.0.take();
         let tx = os.0.services.clock.syncing_tx(txg);

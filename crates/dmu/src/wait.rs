@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// A broadcast: everybody who waits wakes at the next `notify_all`.
+/// A broadcast: every waiting task wakes at the next `notify_all`.
 #[derive(Default)]
 pub(crate) struct Notify {
     epoch: Cell<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// Wakes everybody who waits now.
+    /// Wakes every task that waits now.
     pub(crate) fn notify_all(&self) {
         self.epoch.set(self.epoch.get() + 1);
         for waker in self.waiters.take() {

@@ -197,7 +197,7 @@ impl DslPool {
                     state.set_objset(None);
                 }
                 if self.keys.is_in_use(root) {
-                    // Somebody is just opening a dataset.
+                    // A dataset is just being opened.
                     return Err(busy());
                 }
                 self.keys.unload(root);

@@ -639,7 +639,7 @@ impl DslPool {
         };
         let open = self.services.clock.open_txg();
         let mut under_way = (open.0.saturating_sub(2)..=open.0).map(Txg);
-        // The handle of whoever opens the dataset is counted already.
+        // The handle that is being opened is counted already.
         if state.handles() > 1 || under_way.any(|txg| objset.is_dirty(txg)) {
             let name = self.name_of(&state.dir());
             return Err(DslError::Busy { name });

@@ -122,8 +122,8 @@ impl Phase {
             "disk flush" | "another flush of this vdev" => Self::Flush,
             "room for dirty data" | "sleep" => Self::Throttle,
             "a transaction group to sync"
-            | "the syncing group"
-            | "transactions of the quiescing group" => Self::Txg,
+            | "the syncing txg"
+            | "transactions of the quiescing txg" => Self::Txg,
             "disk read" | "disk write" | "disk discard" => Self::Device,
             "a range of bytes"
             | "another operation on the same object"

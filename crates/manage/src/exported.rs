@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(read, exported);
         assert_eq!(read.changes(&exported), []);
         assert_eq!(read.differences(&exported), Vec::<String>::new());
-        // A secret that is known stays, and one that is not is nobody's.
+        // A secret that is known stays; in place of one that is not, a random one is made.
         let mut known = targets.clone();
         assert_eq!(read.targets_into(&mut known, "x"), Vec::<String>::new());
         assert_eq!(known, targets);

@@ -115,7 +115,7 @@ pub(crate) async fn read(
         let changes = &mut found.changes;
         let vdevs = &vdevs;
         space_map::for_each(mos, object, &header, |entry| {
-            let bad = || PoolError::Corrupt(format!("log space map {object} of group {txg}"));
+            let bad = || PoolError::Corrupt(format!("log space map {object} of txg {txg}"));
             let id = entry.vdev.ok_or_else(bad)?;
             // Vdevs that were removed meanwhile have nothing here any more.
             let Some((top, oldest)) = vdevs.get(&id) else {

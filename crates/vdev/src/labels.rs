@@ -147,8 +147,8 @@ impl LabelSet {
             .max_by_key(|config| config.u64("txg").unwrap_or(0))
     }
 
-    /// Returns the configuration that counts: the newest whose group an uberblock of the device completes. (Another was
-    /// written by a group cut short.) Of devices without uberblocks, the newest.
+    /// Returns the configuration that counts: the newest whose txg an uberblock of the device completes. (Another was
+    /// written by a txg cut short.) Of devices without uberblocks, the newest.
     #[must_use]
     pub fn current_config(&self) -> Option<&NvList> {
         let last = self.best_uberblock(None).map(|uberblock| uberblock.txg.0);
@@ -195,7 +195,7 @@ pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Option<NvList> {
     let differ = configs
         .windows(2)
         .any(|pair| txg_of(&pair[0].0) != txg_of(&pair[1].0));
-    // The rings are looked at only after a group cut short between its labels.
+    // The rings are looked at only after a txg cut short between its labels.
     let last = match differ {
         true => newest_uberblock(disk, ashift, None).await,
         false => None,
@@ -362,7 +362,7 @@ pub(crate) fn uberblock_slot(
     ring_slot(size_bytes, which, ashift, slot, uberblock)
 }
 
-/// As [`uberblock_slot`], for a heartbeat: the slot no group is written to.
+/// As [`uberblock_slot`], for a heartbeat: the slot no txg is written to.
 pub(crate) fn heartbeat_slot(
     size_bytes: u64,
     which: usize,

@@ -94,7 +94,7 @@ pub enum SnapDir {
     Hidden,
     /// Listings of the directory, too.
     Visible,
-    /// Nobody: the name does not exist.
+    /// Not at all: the name does not exist.
     Disabled,
 }
 

@@ -41,7 +41,7 @@ impl ByteRange {
 pub enum LockMode {
     /// Others may hold shared locks (a read lock).
     Shared,
-    /// Nobody else may hold a lock (a write lock).
+    /// No other owner may hold a lock (a write lock).
     Exclusive,
 }
 

@@ -30,7 +30,7 @@ impl Fs {
     pub(crate) async fn unlink_last(&self, znode: &Rc<Znode>, tx: &Tx) -> FsResult<bool> {
         self.log_gone(znode);
         let blocks = znode.size() / u64::from(znode.block_size.get().max(512));
-        // Two owners: the cache and the caller. Anybody else may be in the middle of reading or writing it.
+        // Two owners: the cache and the caller. Any other may be in the middle of reading or writing it.
         let idle = znode.holds.get() == 0 && Rc::strong_count(znode) <= 2;
         let plain = znode.attrs.borrow().xattr.is_none();
         if idle && plain && (znode.is_dir() || blocks <= SMALL_BLOCKS) {

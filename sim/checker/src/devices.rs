@@ -227,7 +227,7 @@ impl Checker<'_> {
         Some(ub)
     }
 
-    /// Says where the labels of a disk are not alike: with `config`, of the disks that it knows; of others only with its group,
+    /// Says where the labels of a disk are not alike: with `config`, of the disks that it knows; of others only with its txg,
     /// since an older label is that of a device which has left the pool, a newer one that of an addition cut short.
     pub(super) fn judge_labels(&mut self, config: Option<&NvList>) {
         let lenient = if self.options.crashed {

@@ -31,7 +31,7 @@ pub struct Thing {
     print: Option<u64>,
     /// The snapshot it was cloned from.
     origin: Option<String>,
-    /// The group it was made in, 0 when that is not known yet.
+    /// The txg it was made in, 0 when that is not known yet.
     created: u64,
     /// A volume, or a snapshot of one.
     volume: bool,

@@ -651,7 +651,7 @@ fn tuning(plan: &Plan) -> Tuning {
     let mut tuning = Tuning::default();
     tuning.txg.timeout = plan.group_age;
     if plan.with_removals {
-        // Short runs split blocks, and small batches make an evacuation take many groups.
+        // Short runs split blocks, and small batches make an evacuation take many txgs.
         let step = plan.seed % 3;
         tuning.removal.batch_bytes = 64 << 10 << (2 * step);
         tuning.removal.segment_bytes = 48 << 10 << step;

@@ -99,7 +99,7 @@ fn only_what_may_goes_to_the_device() {
     in_world(|handle, _| async move {
         let cache = small(&handle).await;
         attach(&handle, &cache, true).await;
-        // Data, of somebody who wants metadata there, or nothing.
+        // Data, in a dataset that wants metadata there, or nothing.
         for second_level in [SecondLevel::Metadata, SecondLevel::Nothing] {
             let blocks = fill_for(&handle, &cache, 200, second_level).await;
             assert_eq!(cache.l2_stats().blocks, 0, "{second_level:?}");

@@ -1,5 +1,5 @@
 //! A block store in memory with the rules of the real one that matter here: zeros become holes, a block is immutable unless it is
-//! rewritten in place within its group, freed blocks are not read any more.
+//! rewritten in place within its txg, freed blocks are not read any more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl MemoryStore {
         (self.0.cached.get() && stored.tag == bp.checksum()[0]).then(|| stored.data.clone())
     }
 
-    /// Has writes end without a turn of anybody else, as those of small blocks do.
+    /// Has writes end without a turn of another task, as those of small blocks do.
     pub(crate) fn write_at_once(&self) {
         self.0.writes_at_once.set(true);
     }
@@ -143,7 +143,7 @@ impl MemoryStore {
     }
 }
 
-/// A ledger that keeps the set of live blocks and frees killed ones in the store two groups later, as the real one does.
+/// A ledger that keeps the set of live blocks and frees killed ones in the store two txgs later, as the real one does.
 pub(crate) struct Live {
     pub(crate) store: MemoryStore,
     pub(crate) live: BTreeMap<u64, BlockPointer>,
@@ -161,7 +161,7 @@ impl Live {
 }
 
 impl Live {
-    /// A group has synced.
+    /// A txg has synced.
     pub(crate) fn synced(&mut self) {
         for key in std::mem::take(&mut self.dead[2]) {
             self.store.0.blocks.borrow_mut().remove(&key);

@@ -1,6 +1,6 @@
 //! Random writes, punches, truncates, allocations and frees in overlapping transaction groups, against plain byte vectors.
 //!
-//! Each group has its own model; a change in group T is made in the models of T and everything newer. When T has synced, its root
+//! Each txg has its own model; a change in txg T is made in the models of T and everything newer. When T has synced, its root
 //! is opened apart and must show exactly T's model; the objset itself always shows the newest.
 
 use std::cell::RefCell;
@@ -382,7 +382,7 @@ fn scenario(seed: u64, steps: u64) {
                     | Err(DmuError::Invalid {
                         what: "the block size was changed in a newer transaction group",
                     }) => {}
-                    Err(error) => panic!("a step in the older group: {error}"),
+                    Err(error) => panic!("a step in the older txg: {error}"),
                 }
             }
             if world.random.below(5) == 0 && held.is_none() {
@@ -427,7 +427,7 @@ fn scenario(seed: u64, steps: u64) {
                     )
                     .await
                     .expect("opens");
-                    compare(&apart, &model, &format!("on disk, group {txg}"))
+                    compare(&apart, &model, &format!("on disk, txg {txg}"))
                         .await
                         .expect("readable");
                     check_tree(&services, root, &live)

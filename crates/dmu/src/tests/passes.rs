@@ -1,4 +1,4 @@
-//! Several passes over one group, the clock of groups, and usage accounting.
+//! Several passes over one txg, the clock of txgs, and usage accounting.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::{
     TxgClock, TxgOptions,
 };
 
-/// As the meta-objset does: later passes change what the first one wrote, in the same group, and its blocks are rewritten in
+/// As the meta-objset does: later passes change what the first one wrote, in the same txg, and its blocks are rewritten in
 /// place. Births and kills must still be what is reachable.
 #[test]
 fn later_passes_rewrite_in_place() {
@@ -276,7 +276,7 @@ fn groups_wait_for_their_holders_and_waiters_for_groups() {
         for _ in 0..50 {
             handle.yield_now().await;
         }
-        assert_eq!(clock.syncing_txg(), None, "group 4 is still held");
+        assert_eq!(clock.syncing_txg(), None, "txg 4 is still held");
         drop(first);
         assert_eq!(quiesced.await, Txg(4));
         assert!(!waiter.is_finished());
@@ -296,8 +296,8 @@ fn groups_wait_for_their_holders_and_waiters_for_groups() {
     });
 }
 
-/// What fits the newest version of an object may not fit that of an older group that is still open: its dnode on disk would be
-/// one that nobody can read.
+/// What fits the newest version of an object may not fit that of an older txg that is still open: its dnode on disk would be
+/// one that cannot be read.
 #[test]
 fn a_dnode_has_room_for_bonus_and_spill_in_each_group() {
     run(5, |handle| async move {
@@ -339,12 +339,9 @@ fn a_dnode_has_room_for_bonus_and_spill_in_each_group() {
 
         let too_large = |result| matches!(result, Err(DmuError::TooLarge { .. }));
         let bonus = os.set_bonus(one, ObjectType::SA, &large, &older).await;
-        assert!(
-            too_large(bonus),
-            "beside the spill block of the older group"
-        );
+        assert!(too_large(bonus), "beside the spill block of the older txg");
         let beside = os.set_spill(other, Some(&spill), &older).await;
-        assert!(too_large(beside), "beside the bonus of the older group");
+        assert!(too_large(beside), "beside the bonus of the older txg");
         os.set_spill(one, None, &older)
             .await
             .expect("is removed there, too");
@@ -362,7 +359,7 @@ fn a_dnode_has_room_for_bonus_and_spill_in_each_group() {
             assert_eq!(bonus.bytes[..], large[..]);
             assert_eq!(apart.spill(object).await.expect("is readable"), None);
         }
-        rig.sync().await.expect("syncs the newer group");
+        rig.sync().await.expect("syncs the newer txg");
     });
 }
 
@@ -404,7 +401,7 @@ fn a_group_is_large_by_what_changed_or_by_half_the_room() {
         change(30, 0);
         assert!(waits().await, "little changed, but half the room");
         change(1, 10);
-        assert!(!waits().await, "each group counts for itself");
+        assert!(!waits().await, "each txg counts for itself");
     });
 }
 

@@ -60,7 +60,7 @@ impl Rig {
         })
     }
 
-    /// Syncs the open group in one pass.
+    /// Syncs the open txg in one pass.
     pub(crate) async fn sync(&mut self) -> Result<BlockPointer, DmuError> {
         let txg = self.services.clock.quiesce_next().await;
         let root = self.os.sync(txg, 1, &mut self.ledger).await?;

@@ -1,4 +1,4 @@
-//! ZAPs against a `BTreeMap`: conversion, growth, removal, cursors, overlapping groups, reopening.
+//! ZAPs against a `BTreeMap`: conversion, growth, removal, cursors, overlapping txgs, reopening.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ fn scenario(seed: u64, space: u64, steps: u64, plain: bool) {
             .expect("creates");
         drop(tx);
         let mut model = Model::new();
-        // What the older group of two overlapping ones must hold.
+        // What the older txg of two overlapping ones must hold.
         for step in 0..steps {
             let older = rig
                 .services

@@ -325,7 +325,7 @@ pub(crate) async fn upgrade(view: &View<'_>, tx: &Tx) -> Result<()> {
     let header = FatHeader::new(codec::FAT_BLOCK_SHIFT, salt, norm, 0);
     fat::create(view, &header, 1 << codec::FAT_BLOCK_SHIFT, tx);
     *view.dnode.micro.borrow_mut() = None;
-    // Everything below is in memory in this group's layer, so nothing waits and nobody sees the halves.
+    // Everything below is in memory in this txg's layer, so nothing waits and no other task sees the halves.
     for (name, value, cd) in entries {
         fat::insert_with_cd(view, &name, value, cd, tx).await?;
     }

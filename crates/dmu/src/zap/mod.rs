@@ -172,7 +172,7 @@ impl View<'_> {
             .all(|l| l.txg <= self.txg)
     }
 
-    /// The groups newer than this view that have changes of the object, newest first; not those in which it is another object.
+    /// The txgs newer than this view that have changes of the object, newest first; not those in which it is another object.
     fn newer(&self) -> Vec<Txg> {
         let state = self.dnode.state.borrow();
         let above = state.layers.iter().filter(|l| l.txg > self.txg);
@@ -184,7 +184,7 @@ impl View<'_> {
         newer
     }
 
-    /// Makes blocks changeable in this view's group, and gives every newer version its own copy as it was, so that what is done
+    /// Makes blocks changeable in this view's txg, and gives every newer version its own copy as it was, so that what is done
     /// to them here does not show there. Until the next await they stay so.
     pub(crate) async fn own(&self, blocks: &[u64], tx: &Tx) -> Result<()> {
         loop {

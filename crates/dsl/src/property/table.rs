@@ -97,7 +97,7 @@ pub enum PropertyType {
 /// When a property may be set, and whether children see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// Computed; never set by anyone.
+    /// Computed; never set.
     ReadOnly,
     /// Set at any time, never inherited.
     Default,

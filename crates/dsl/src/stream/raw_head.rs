@@ -1,6 +1,6 @@
 //! What the BEGIN of a raw stream says of keys and of the object set, and its way into a dataset that is received.
 //!
-//! The keys come wrapped, and are stored as they come: whoever has the sender's wrapping key opens them. Until the key is loaded
+//! The keys come wrapped, and are stored as they come: the sender's wrapping key opens them. Until the key is loaded
 //! nothing here can tell whether a MAC is right; the first reader with the key does.
 //! OpenZFS: module/zfs/dsl_crypt.c, dsl_crypto_recv_raw_objset_check, dsl_crypto_recv_raw_key_check and what follows them.
 

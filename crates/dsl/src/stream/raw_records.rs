@@ -152,7 +152,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Parts of blocks cannot be freed that nobody can read.
+    /// Parts of blocks cannot be freed without the key that reads them.
     pub(super) async fn check_raw_free(&self, extent: &ObjectExtent) -> Result<()> {
         let info = self.objset().object_info(ObjectId(extent.object)).await?;
         let size = u64::from(info.block_size);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   begin:   a new dataset, or DATASET/%recv, a clone of the snapshot that the stream counts from
-//!   records: applied in transactions of the open txg; nobody else sees the dataset
+//!   records: applied in transactions of the open txg; no other task sees the dataset
 //!   finish:  (the clone's and the head's contents change places,) the snapshot is made, the clone is destroyed
 //! ```
 //!

@@ -281,7 +281,7 @@ impl Work {
         Ok(false)
     }
 
-    /// Destroys a dataset or snapshot. What cannot be destroyed yet gets a name that is in nobody's way.
+    /// Destroys a dataset or snapshot. What cannot be destroyed yet gets a name that is in the way of no other.
     async fn destroy(
         &mut self,
         name: &str,
@@ -307,7 +307,7 @@ impl Work {
         self.rename(name, None, base, pass).await
     }
 
-    /// Renames a dataset or snapshot; where that cannot be done now, to a name that is in nobody's way.
+    /// Renames a dataset or snapshot; where that cannot be done now, to a name that is in the way of no other.
     async fn rename(
         &mut self,
         name: &str,

@@ -692,7 +692,7 @@ fn blocks_are_freed_with_the_last_snapshot_that_has_them() {
     });
 }
 
-/// zfs-allow(8): local and descendent grants, groups, everyone, and sets; nobody else.
+/// zfs-allow(8): local and descendent grants, groups, everyone, and sets; all others are refused.
 #[test]
 fn grants_hold_where_and_for_whom_they_were_made() {
     with_pool(async |_, pool| {

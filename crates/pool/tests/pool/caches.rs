@@ -149,7 +149,7 @@ fn an_import_needs_no_cache_device() {
     zdb_clean(&world, "after its cache device is gone");
 }
 
-/// Each group rewrites its blocks of metadata in several passes, in place: the former contents are of no use.
+/// Each txg rewrites its blocks of metadata in several passes, in place: the former contents are of no use.
 #[test]
 fn memory_keeps_no_contents_that_are_gone() {
     let world = world(503, 1, 128 * MIB);

@@ -101,7 +101,7 @@ fn a_log_holds_the_blocks_that_it_names() {
         let blocks = blocks_of(&from, source).await;
         assert_eq!(blocks.len(), BLOCKS);
         let log = to.log().expect("a head has a log");
-        // The first commit of a log waits for a group; the second one's record is in the log alone. One block twice.
+        // The first commit of a log waits for a txg; the second one's record is in the log alone. One block twice.
         for named in [&blocks[..1], &blocks[..]] {
             let tx = to.begin(Estimate::bytes(1 << 20)).await.expect("begin");
             let kind = record_kind::CLONE_RANGE;

@@ -1,4 +1,4 @@
-//! Power cuts at every step: after each one the pool imports, exactly the groups up to its newest
+//! Power cuts at every step: after each one the pool imports, exactly the txgs up to its newest
 //! uberblock are visible, nothing acknowledged is missing, and (for a sample) zdb is content.
 
 use std::cell::RefCell;
@@ -59,7 +59,7 @@ fn scenario(seed: u64, disks: usize, at_write: Option<u64>, at_flush: Option<u64
         assert_eq!(found.len(), 1, "{what}: one pool");
         assert!(
             found[0].txg >= acknowledged,
-            "{what}: group {acknowledged} was acknowledged"
+            "{what}: txg {acknowledged} was acknowledged"
         );
         let pool = pool::Pool::import(&handle, &found[0], policy())
             .await

@@ -522,7 +522,7 @@ fn clones_are_destroyed_by_their_livelists() {
     }
 }
 
-/// Writes small parts of the clone's objects anew, some of them several times, over several groups.
+/// Writes small parts of the clone's objects anew, some of them several times, over several txgs.
 async fn write_to_clone(pool: &Pool, objects: &[ObjectId], seed: u64, groups: u64) {
     // So that there are many entries, and some become one.
     pool.hierarchy().set_livelist_blocks(12);

@@ -1,5 +1,5 @@
 //! Goal: pools that OpenZFS was cut off in when it had listed a new child of a raidz and not yet begun to expand it are opened, which
-//! OpenZFS itself does not. Method: its own code dies before that group.
+//! OpenZFS itself does not. Method: its own code dies before that txg.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -70,7 +70,7 @@ fn a_child_listed_before_the_expansion_begins_does_not_count() {
         }
         pool.export().await.expect("export");
 
-        // The labels of a group, the state of one in which the child is not listed.
+        // The labels of a txg, the state of one in which the child is not listed.
         let earlier = ImportPolicy {
             rewind: Some(Rewind {
                 txg: Some(txg_before),

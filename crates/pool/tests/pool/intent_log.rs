@@ -108,7 +108,7 @@ fn data_that_a_device_does_not_give_refuses_the_import() {
         let pool = create(&handle, single()).await;
         let dataset = root(&pool).await;
         let object = make(&dataset, BLOCK).await;
-        // The first commit of a log waits for a group.
+        // The first commit of a log waits for a txg.
         logged(&dataset, object, 512, 1).await;
         data = logged(&dataset, object, BLOCK, 2).await;
         assert_eq!(dataset.log().expect("a log").stats().indirect, 1);
@@ -180,7 +180,7 @@ struct ConcurrentWriters {
 impl ConcurrentWriters {
     async fn start(dataset: &Dataset) -> Self {
         let object = make(dataset, BLOCK).await;
-        // The first commit of a log waits for a group, which the object is in too.
+        // The first commit of a log waits for a txg, which the object is in too.
         logged(dataset, make(dataset, BLOCK).await, 512, 1).await;
         Self {
             object,

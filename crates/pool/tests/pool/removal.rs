@@ -14,7 +14,7 @@ use world::{Ended, World};
 use crate::support::*;
 use crate::workload::{Recorder, compare, fill, root, work_unsynced};
 
-/// Runs so short that blocks are split, batches so small that an evacuation takes many groups.
+/// Runs so short that blocks are split, batches so small that an evacuation takes many txgs.
 fn short() -> Tuning {
     Tuning {
         removal: RemovalTuning {
@@ -219,7 +219,7 @@ fn interrupted_evacuations_go_on() {
             if matches!(ended, Ended::PowerCut) {
                 interrupted += 1;
             }
-            // What is there now is what the newest group says.
+            // What is there now is what the newest txg says.
             run(&world, async |handle| {
                 let txg = find(&handle, disks).await[0].txg;
                 let pool = import_with(&handle, disks, &tuning).await;
@@ -495,7 +495,7 @@ fn devices_go_away_during_an_evacuation() {
             compare(&root(&pool).await, &recorder.now, "in the same session").await;
             match pool.export().await {
                 Ok(()) => {}
-                // What the device had not written when it went belongs to a group that cannot be completed.
+                // What the device had not written when it went belongs to a txg that cannot be completed.
                 Err(PoolError::Suspended) => pool.abandon(),
                 Err(error) => panic!("seed {seed}: {error}"),
             }

@@ -9,7 +9,7 @@ use crate::workload::{Recorder, compare, root, step};
 
 const LABEL: u64 = 256 << 10;
 
-/// Runs some groups; returns the pool's content after each, by txg.
+/// Runs some txgs; returns the pool's content after each, by txg.
 fn groups(world: &World) -> Vec<(u64, Recorder)> {
     let mut rng = world.rng();
     run(world, async |handle| {
@@ -25,13 +25,13 @@ fn groups(world: &World) -> Vec<(u64, Recorder)> {
             known.push((txg.0, recorder.clone()));
         }
         drop(dataset);
-        // As a crash leaves it: the newest state is the last group's.
+        // As a crash leaves it: the newest state is the last txg's.
         pool.abandon();
         known
     })
 }
 
-/// Overwrites all copies of the meta-objset's root of the groups from `txg` on.
+/// Overwrites all copies of the meta-objset's root of the txgs from `txg` on.
 fn damage_from(world: &World, txg: u64) {
     let mut places = Vec::new();
     let image = world.durable_images()[&path(0)].clone();
@@ -73,7 +73,7 @@ fn a_damaged_newest_state_gives_way_to_the_one_before() {
         let pool = pool.expect("goes back");
         let rewound = pool.rewound().expect("it says so");
         assert!(rewound.txg >= before && rewound.txg < newest, "{rewound:?}");
-        compare(&root(&pool).await, &expected.now, "one group back").await;
+        compare(&root(&pool).await, &expected.now, "one txg back").await;
         let txg = pool.sync().await.expect("sync");
         assert!(
             txg.0 > newest,
@@ -117,7 +117,7 @@ fn an_exact_group_is_found_and_too_far_is_refused() {
     damage_from(&world, first_bad);
     run(&world, async |handle| {
         let refused = import_with(&handle, Some(Rewind::default())).await;
-        assert!(refused.is_err(), "more than two groups back needs -X");
+        assert!(refused.is_err(), "more than two txgs back needs -X");
         let extreme = Rewind {
             extreme: true,
             txg: None,

@@ -1,4 +1,4 @@
-//! A workload of whole objects in a dataset, with a model of what must be there after each group.
+//! A workload of whole objects in a dataset, with a model of what must be there after each txg.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::support::*;
 /// Objects and their bytes.
 pub(crate) type Model = BTreeMap<u64, Vec<u8>>;
 
-/// The model at the end of each group.
+/// The model at the end of each txg.
 #[derive(Default, Clone)]
 pub(crate) struct Recorder {
     pub(crate) now: Model,
@@ -26,7 +26,7 @@ impl Recorder {
         self.by_txg.insert(txg.0, Rc::new(self.now.clone()));
     }
 
-    /// What must be there when the newest complete group is `txg`.
+    /// What must be there when the newest complete txg is `txg`.
     pub(crate) fn at(&self, txg: u64) -> Model {
         self.by_txg
             .range(..=txg)
@@ -35,7 +35,7 @@ impl Recorder {
             .unwrap_or_default()
     }
 
-    /// Goes on from group `txg`, the newest complete one after a power cut. Groups have the numbers of those that were lost again,
+    /// Goes on from `txg`, the newest complete one after a power cut. Txgs have the numbers of those that were lost again,
     /// and one without a change records nothing: what the lost ones recorded must not be taken for theirs.
     pub(crate) fn roll_back(&mut self, txg: u64) {
         self.now = self.at(txg);
@@ -52,7 +52,7 @@ fn groups_that_were_lost_record_nothing() {
     recorder.record(Txg(9));
     recorder.roll_back(7);
     assert_eq!(Vec::from_iter(recorder.now.keys()), [&1]);
-    assert_eq!(recorder.at(10), recorder.now, "9 was another group since");
+    assert_eq!(recorder.at(10), recorder.now, "9 was another txg since");
 }
 
 const LONGEST: u64 = 600_000;

@@ -328,7 +328,7 @@ async fn half_was_away(handle: &Handle, world: &World) -> (Tree, Guid) {
     (tree, config.tops[0].children[0].guid)
 }
 
-/// Several can ask for the same device at once: an administrator, and whoever saw it come back. The second found it in use, by
+/// Several can ask for the same device at once: an administrator, and the event that it came back. The second found it in use, by
 /// the first, and said so of a device that was open (seed 250348 of the fault campaign).
 #[test]
 fn a_device_that_two_bring_back_at_once_is_back() {
@@ -394,7 +394,7 @@ fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {
             ask(born(1)).await,
             Err(VdevError::Device { vdev: 0, .. })
         ));
-        // Of that group it has everything.
+        // Of that txg it has everything.
         assert!(matches!(ask(born(2)).await, Ok(None)));
         inner.vanish("/b");
         assert!(ask(born(1)).await.is_err());

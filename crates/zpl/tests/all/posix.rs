@@ -287,7 +287,7 @@ fn a_held_file_outlives_its_name() {
     });
 }
 
-/// Who changed something in a directory waits for stable storage, not for the directory: somebody else may have removed it.
+/// A change in a directory waits for stable storage, not for the directory: another task may have removed it.
 #[test]
 fn a_change_becomes_stable_though_its_directory_is_removed() {
     check(|fs, root| async move {
@@ -884,7 +884,7 @@ fn special_files() {
     });
 }
 
-/// Many tasks in the same directories, moving files across: nobody waits for ever, nothing is lost.
+/// Many tasks in the same directories, moving files across: none waits for ever, nothing is lost.
 #[test]
 fn concurrent_renames_end() {
     rig::run(11, RootProps::default(), |handle, mut rig| async move {

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_replacement_lasts_until_the_old_device_has_gone() {
         assert!(is_joining(&status("replacing", true), true));
-        // The resilver is over, and the old device goes in one of the next groups.
+        // The resilver is over, and the old device goes in one of the next txgs.
         assert!(is_joining(&status("replacing", false), true));
         assert!(!is_joining(&status("file", false), true));
     }

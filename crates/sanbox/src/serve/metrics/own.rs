@@ -102,7 +102,7 @@ fn pool(page: &mut Page, pool: &PoolSample) {
             }
         }
     }
-    let help = "Commits that waited for their group since the log could not be written";
+    let help = "Commits that waited for their txg since the log could not be written";
     page.counter("sanbox_log_fallbacks_total", help, &labels, fallbacks);
 }
 
