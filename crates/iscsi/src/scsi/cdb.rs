@@ -65,6 +65,48 @@ pub(crate) mod op {
 /// A command block: 16 bytes hold every command known here.
 pub(crate) type Cdb = [u8; 16];
 
+/// Service actions of operation codes that have several. SPC-4 sections 6.15, 6.16, 6.18 and 6.33 to 6.38; SBC-3 for the medium.
+pub(super) mod service {
+    pub(crate) const SANITIZE_OVERWRITE: u8 = 0x01;
+    pub(crate) const SANITIZE_BLOCK_ERASE: u8 = 0x02;
+    pub(crate) const SANITIZE_EXIT_FAILURE_MODE: u8 = 0x1f;
+
+    pub(crate) const READ_KEYS: u8 = 0x00;
+    pub(crate) const READ_RESERVATION: u8 = 0x01;
+    pub(crate) const REPORT_CAPABILITIES: u8 = 0x02;
+    pub(crate) const READ_FULL_STATUS: u8 = 0x03;
+
+    pub(crate) const REGISTER: u8 = 0x00;
+    pub(crate) const RESERVE: u8 = 0x01;
+    pub(crate) const RELEASE: u8 = 0x02;
+    pub(crate) const CLEAR: u8 = 0x03;
+    pub(crate) const PREEMPT: u8 = 0x04;
+    pub(crate) const PREEMPT_AND_ABORT: u8 = 0x05;
+    pub(crate) const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 0x06;
+    pub(crate) const REGISTER_AND_MOVE: u8 = 0x07;
+
+    pub(crate) const EXTENDED_COPY_LID1: u8 = 0x00;
+    pub(crate) const POPULATE_TOKEN: u8 = 0x10;
+    pub(crate) const WRITE_USING_TOKEN: u8 = 0x11;
+
+    pub(crate) const RECEIVE_COPY_STATUS_LID1: u8 = 0x00;
+    pub(crate) const RECEIVE_COPY_OPERATING_PARAMETERS: u8 = 0x03;
+    pub(crate) const RECEIVE_ROD_TOKEN_INFORMATION: u8 = 0x07;
+
+    pub(crate) const READ_CAPACITY_16: u8 = 0x10;
+    pub(crate) const GET_LBA_STATUS: u8 = 0x12;
+
+    pub(crate) const REPORT_TARGET_PORT_GROUPS: u8 = 0x0a;
+    pub(crate) const REPORT_SUPPORTED_OPERATION_CODES: u8 = 0x0c;
+    pub(crate) const REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS: u8 = 0x0d;
+    pub(crate) const SET_TARGET_PORT_GROUPS: u8 = 0x0a;
+}
+
+/// The service action of a command that has one: the low five bits of byte 1.
+pub(super) fn service_action(cdb: &Cdb) -> u8 {
+    cdb[1] & 0x1f
+}
+
 /// What a command does, as reservations and write protection see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CommandClass {
@@ -206,19 +248,19 @@ pub(super) const COMMANDS: &[Supported] = &[
     ),
     action(
         op::SANITIZE,
-        1,
+        service::SANITIZE_OVERWRITE,
         CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::SANITIZE,
-        2,
+        service::SANITIZE_BLOCK_ERASE,
         CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::SANITIZE,
-        0x1f,
+        service::SANITIZE_EXIT_FAILURE_MODE,
         CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
@@ -249,69 +291,69 @@ pub(super) const COMMANDS: &[Supported] = &[
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
-        0,
+        service::READ_KEYS,
         CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
-        1,
+        service::READ_RESERVATION,
         CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
-        2,
+        service::REPORT_CAPABILITIES,
         CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
-        3,
+        service::READ_FULL_STATUS,
         CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
-    reserve_out(0),
-    reserve_out(1),
-    reserve_out(2),
-    reserve_out(3),
-    reserve_out(4),
-    reserve_out(5),
-    reserve_out(6),
-    reserve_out(7),
+    reserve_out(service::REGISTER),
+    reserve_out(service::RESERVE),
+    reserve_out(service::RELEASE),
+    reserve_out(service::CLEAR),
+    reserve_out(service::PREEMPT),
+    reserve_out(service::PREEMPT_AND_ABORT),
+    reserve_out(service::REGISTER_AND_IGNORE_EXISTING_KEY),
+    reserve_out(service::REGISTER_AND_MOVE),
     action(
         op::THIRD_PARTY_COPY_OUT,
-        0,
+        service::EXTENDED_COPY_LID1,
         CommandClass::Write,
         &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_OUT,
-        0x10,
+        service::POPULATE_TOKEN,
         CommandClass::Read,
         &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_OUT,
-        0x11,
+        service::WRITE_USING_TOKEN,
         CommandClass::Write,
         &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
-        0,
+        service::RECEIVE_COPY_STATUS_LID1,
         CommandClass::Status,
         &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
-        3,
+        service::RECEIVE_COPY_OPERATING_PARAMETERS,
         CommandClass::Status,
         &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
-        7,
+        service::RECEIVE_ROD_TOKEN_INFORMATION,
         CommandClass::Status,
         &[0x84, 0x1f, X, X, X, X, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
@@ -367,13 +409,13 @@ pub(super) const COMMANDS: &[Supported] = &[
     ),
     action(
         op::SERVICE_IN_16,
-        0x10,
+        service::READ_CAPACITY_16,
         CommandClass::Status,
         &[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::SERVICE_IN_16,
-        0x12,
+        service::GET_LBA_STATUS,
         CommandClass::Read,
         &[0x9e, 0x1f, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
@@ -384,25 +426,25 @@ pub(super) const COMMANDS: &[Supported] = &[
     ),
     action(
         op::MAINTENANCE_IN,
-        0x0a,
+        service::REPORT_TARGET_PORT_GROUPS,
         CommandClass::Status,
         &[0xa3, X, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_IN,
-        0x0c,
+        service::REPORT_SUPPORTED_OPERATION_CODES,
         CommandClass::Status,
         &[0xa3, 0x1f, 0x87, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_IN,
-        0x0d,
+        service::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS,
         CommandClass::Status,
         &[0xa3, 0x1f, 0x80, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_OUT,
-        0x0a,
+        service::SET_TARGET_PORT_GROUPS,
         CommandClass::Write,
         &[0xa4, 0x1f, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
@@ -435,7 +477,7 @@ pub(super) const COMMANDS: &[Supported] = &[
 
 /// Finds a command. An unknown operation code and an unknown service action of a known one differ.
 pub(super) fn find(cdb: &Cdb) -> Result<&'static Supported, Sense> {
-    let wanted = cdb[1] & 0x1f;
+    let wanted = service_action(cdb);
     let mut same = COMMANDS.iter().filter(|c| c.op == cdb[0]).peekable();
     if same.peek().is_none() {
         return Err(Sense::illegal(asc::OPCODE));

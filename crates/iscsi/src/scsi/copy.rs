@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engine::VolumeError;
 
+use super::cdb::{service, service_action};
 use super::copy_results::CopyResult;
 use super::extent::Extent;
 use super::sense::{Sense, asc, key};
@@ -195,7 +196,7 @@ impl LogicalUnit {
     pub(super) fn receive_copy_results(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let allocated = index(cdb.u32_at(10));
-        if cdb[1] & 0x1f == 3 {
+        if service_action(cdb) == service::RECEIVE_COPY_OPERATING_PARAMETERS {
             return Ok(Reply::data(operating_parameters(), allocated));
         }
         let nexus = command.nexus.id;

@@ -1,6 +1,7 @@
 //! INQUIRY: the standard data, and the vital product data pages. SPC-4 sections 6.6 and 7.8, SBC-3 section 6.6.
 
 use super::block::atomic_bytes_max;
+use super::cdb::service;
 use super::provision::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
 use super::report::port_identifier;
 use super::sense::Sense;
@@ -194,11 +195,25 @@ fn third_party_copy() -> Vec<u8> {
     // Supported commands.
     let mut commands = vec![0];
     for (op, actions) in [
-        (super::op::THIRD_PARTY_COPY_OUT, &[0x00, 0x10, 0x11][..]),
-        (super::op::THIRD_PARTY_COPY_IN, &[0x00, 0x03, 0x07][..]),
+        (
+            super::op::THIRD_PARTY_COPY_OUT,
+            [
+                service::EXTENDED_COPY_LID1,
+                service::POPULATE_TOKEN,
+                service::WRITE_USING_TOKEN,
+            ],
+        ),
+        (
+            super::op::THIRD_PARTY_COPY_IN,
+            [
+                service::RECEIVE_COPY_STATUS_LID1,
+                service::RECEIVE_COPY_OPERATING_PARAMETERS,
+                service::RECEIVE_ROD_TOKEN_INFORMATION,
+            ],
+        ),
     ] {
         commands.extend_from_slice(&[op, u8::try_from(actions.len()).unwrap_or(0)]);
-        commands.extend_from_slice(actions);
+        commands.extend_from_slice(&actions);
     }
     let len = u8::try_from(commands.len() - 1).unwrap_or(0);
     put(&mut commands, 0, &[len]);

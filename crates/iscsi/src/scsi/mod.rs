@@ -35,7 +35,7 @@ pub(crate) use task_set::{Attribute, TaskSetEntry};
 use std::sync::Arc;
 
 use crate::bytes::Field as _;
-use cdb::{Cdb, find, op};
+use cdb::{Cdb, find, op, service, service_action};
 use command::Executed;
 use sense::{Sense, asc, key, status};
 
@@ -92,8 +92,10 @@ impl LogicalUnit {
             op::START_STOP_UNIT => self.start_stop(cdb).await,
             op::PREVENT_ALLOW => Ok(Reply::good()),
             op::READ_CAPACITY_10 => self.read_capacity_10().await,
-            op::SERVICE_IN_16 if cdb[1] & 0x1f == 0x10 => self.read_capacity_16(cdb).await,
-            op::SERVICE_IN_16 => self.get_lba_status(cdb).await,
+            op::SERVICE_IN_16 => match service_action(cdb) {
+                service::READ_CAPACITY_16 => self.read_capacity_16(cdb).await,
+                _ => self.get_lba_status(cdb).await,
+            },
             op::READ_6 | op::READ_10 | op::READ_12 | op::READ_16 => self.read(cdb).await,
             op::WRITE_6 | op::WRITE_10 | op::WRITE_12 | op::WRITE_16 => self.write(command).await,
             op::WRITE_ATOMIC => self.write_atomic(command).await,
@@ -116,13 +118,13 @@ impl LogicalUnit {
             op::REPORT_LUNS => report::report_luns(command),
             op::MAINTENANCE_IN => self.maintenance_in(command),
             op::MAINTENANCE_OUT => self.set_target_port_groups(command),
-            op::THIRD_PARTY_COPY_OUT => match cdb[1] & 0x1f {
-                0 => self.extended_copy(command).await,
-                0x10 => self.populate_token(command).await,
+            op::THIRD_PARTY_COPY_OUT => match service_action(cdb) {
+                service::EXTENDED_COPY_LID1 => self.extended_copy(command).await,
+                service::POPULATE_TOKEN => self.populate_token(command).await,
                 _ => self.write_using_token(command).await,
             },
-            op::THIRD_PARTY_COPY_IN => match cdb[1] & 0x1f {
-                7 => self.token_information(command),
+            op::THIRD_PARTY_COPY_IN => match service_action(cdb) {
+                service::RECEIVE_ROD_TOKEN_INFORMATION => self.token_information(command),
                 _ => self.receive_copy_results(command),
             },
             _ => Err(Sense::illegal(asc::OPCODE)),

@@ -2,6 +2,7 @@
 
 use engine::IoBuf;
 
+use super::cdb::{service, service_action};
 use super::sense::{Sense, asc};
 use super::{Cdb, Command, Executed, LogicalUnit, Reply, op};
 use crate::bytes::{Field as _, index};
@@ -169,7 +170,7 @@ impl LogicalUnit {
     /// SANITIZE: overwriting and block erase both leave zeros and free the space; what snapshots hold is theirs.
     pub(super) async fn sanitize(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
-        let action = cdb[1] & 0x1f;
+        let action = service_action(cdb);
         // Zoned no-reset and the reserved bytes.
         if cdb[1] & 0x40 != 0 || cdb.part(2, 5).iter().any(|byte| *byte != 0) {
             return Err(Sense::cdb(2));
@@ -177,8 +178,7 @@ impl LogicalUnit {
         let list = &command.data.bytes();
         let size = self.blocks() * self.block();
         match action {
-            // OVERWRITE.
-            1 => {
+            service::SANITIZE_OVERWRITE => {
                 let block = self.block();
                 let pattern_len = u64::from(list.u16_at(2));
                 if list.len() < 5 || list.u8_at(0) & 0x1f == 0 {
@@ -191,8 +191,7 @@ impl LogicalUnit {
                 self.tokens.revoke(0, size);
                 self.overwrite(&pattern, size).await?;
             }
-            // BLOCK ERASE.
-            2 => {
+            service::SANITIZE_BLOCK_ERASE => {
                 if !list.is_empty() {
                     return Err(Sense::cdb(7));
                 }

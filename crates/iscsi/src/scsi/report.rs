@@ -2,15 +2,55 @@
 
 use std::sync::Arc;
 
-use super::cdb::{COMMANDS, Supported};
+use super::cdb::{COMMANDS, Supported, service, service_action};
 use super::sense::{Sense, asc};
 use super::{Cdb, Command, Executed, LogicalUnit, Reply};
 use crate::bytes::{Field as _, index, len16, len32, put};
 
-/// Task management functions that exist: abort task, abort task set, clear ACA not, clear task set, LUN reset; target resets.
-const TASK_MANAGEMENT: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
-/// Access states that can be set, as bits: active optimized, active non-optimized, standby, unavailable.
-const STATES: u8 = 0x0f;
+/// Supported task management functions, as bits of byte 0. SPC-4 section 6.38.
+mod function {
+    pub(super) const ABORT_TASK: u8 = 0x80;
+    pub(super) const ABORT_TASK_SET: u8 = 0x40;
+    pub(super) const CLEAR_TASK_SET: u8 = 0x10;
+    pub(super) const LOGICAL_UNIT_RESET: u8 = 0x08;
+    pub(super) const TARGET_RESET: u8 = 0x02;
+}
+
+/// The task management functions that there are.
+const TASK_MANAGEMENT: u8 = function::ABORT_TASK
+    | function::ABORT_TASK_SET
+    | function::CLEAR_TASK_SET
+    | function::LOGICAL_UNIT_RESET
+    | function::TARGET_RESET;
+
+/// Asymmetric access states. SPC-4 section 6.37.
+mod access {
+    pub(super) const ACTIVE_OPTIMIZED: u8 = 0;
+    pub(super) const ACTIVE_NON_OPTIMIZED: u8 = 1;
+    pub(super) const STANDBY: u8 = 2;
+    pub(super) const UNAVAILABLE: u8 = 3;
+}
+
+/// The access states that can be set, as bits.
+const STATES: u8 = 1 << access::ACTIVE_OPTIMIZED
+    | 1 << access::ACTIVE_NON_OPTIMIZED
+    | 1 << access::STANDBY
+    | 1 << access::UNAVAILABLE;
+
+/// SELECT REPORT of REPORT LUNS. SPC-4 section 6.33.
+mod select_report {
+    pub(super) const ADDRESSED: u8 = 0x00;
+    pub(super) const WELL_KNOWN: u8 = 0x01;
+    pub(super) const ALL: u8 = 0x02;
+}
+
+/// REPORTING OPTIONS of REPORT SUPPORTED OPERATION CODES. SPC-4 section 6.35.
+mod reporting {
+    pub(super) const ALL: u8 = 0;
+    pub(super) const OPERATION_CODE: u8 = 1;
+    pub(super) const SERVICE_ACTION: u8 = 2;
+    pub(super) const EITHER: u8 = 3;
+}
 
 /// The name of a target port. RFC 7143 section 4.4.1; padded as SPC-4 wants strings.
 pub(super) fn port_identifier(target: &str, group: u16) -> Vec<u8> {
@@ -46,9 +86,8 @@ pub(super) fn report_luns(command: &Command) -> Executed {
     let cdb = &command.cdb;
     let allocated = index(cdb.u32_at(6));
     let numbers = match cdb[2] {
-        0x00 | 0x02 => command.target.lun_numbers(&command.nexus),
-        // Well-known units: none.
-        0x01 => Vec::new(),
+        select_report::ADDRESSED | select_report::ALL => command.target.lun_numbers(&command.nexus),
+        select_report::WELL_KNOWN => Vec::new(),
         _ => return Err(Sense::cdb(2)),
     };
     if allocated < 16 {
@@ -60,10 +99,9 @@ pub(super) fn report_luns(command: &Command) -> Executed {
 impl LogicalUnit {
     pub(super) fn maintenance_in(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
-        match cdb[1] & 0x1f {
-            0x0a => Ok(self.target_port_groups(command)),
-            0x0c => supported_opcodes(cdb),
-            // Supported task management functions.
+        match service_action(cdb) {
+            service::REPORT_TARGET_PORT_GROUPS => Ok(self.target_port_groups(command)),
+            service::REPORT_SUPPORTED_OPERATION_CODES => supported_opcodes(cdb),
             _ => {
                 let mut bytes = vec![TASK_MANAGEMENT, 0, 0, 0];
                 if cdb[2] & 0x80 != 0 {
@@ -99,7 +137,7 @@ impl LogicalUnit {
     /// SET TARGET PORT GROUPS: an administrator or a cluster says how this path is to be used.
     pub(super) fn set_target_port_groups(self: &Arc<Self>, command: &Command) -> Executed {
         let list = &command.data.bytes();
-        if command.cdb[1] & 0x1f != 0x0a {
+        if service_action(&command.cdb) != service::SET_TARGET_PORT_GROUPS {
             return Err(Sense::cdb(1));
         }
         if list.is_empty() {
@@ -111,7 +149,7 @@ impl LogicalUnit {
         let mut wanted = None;
         for at in (4..list.len()).step_by(4) {
             let state = list.u8_at(at) & 0x0f;
-            if state > 3 {
+            if state > access::UNAVAILABLE {
                 return Err(Sense::parameter(at));
             }
             if list.u16_at(at + 2) != 1 {
@@ -168,7 +206,7 @@ fn supported_opcodes(cdb: &Cdb) -> Executed {
     };
     let fits = |c: &&Supported| c.action.map(u16::from) == Some(action);
     match cdb[2] & 0x07 {
-        0 => {
+        reporting::ALL => {
             let mut bytes = vec![0; 4];
             for supported in COMMANDS {
                 let [high, low] = u16::from(supported.action.unwrap_or(0)).to_be_bytes();
@@ -183,11 +221,11 @@ fn supported_opcodes(cdb: &Cdb) -> Executed {
             put(&mut bytes, 0, &len.to_be_bytes());
             Ok(Reply::data(bytes, allocated))
         }
-        1 if of_op().any(|c| c.action.is_some()) => Err(Sense::cdb(2)),
-        1 => one(of_op().next()),
-        2 if of_op().any(|c| c.action.is_none()) => Err(Sense::cdb(2)),
-        2 => one(of_op().find(fits)),
-        3 => one(of_op().find(|c| match c.action {
+        reporting::OPERATION_CODE if of_op().any(|c| c.action.is_some()) => Err(Sense::cdb(2)),
+        reporting::OPERATION_CODE => one(of_op().next()),
+        reporting::SERVICE_ACTION if of_op().any(|c| c.action.is_none()) => Err(Sense::cdb(2)),
+        reporting::SERVICE_ACTION => one(of_op().find(fits)),
+        reporting::EITHER => one(of_op().find(|c| match c.action {
             None => action == 0,
             Some(own) => u16::from(own) == action,
         })),

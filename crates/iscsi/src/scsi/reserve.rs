@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::cdb::{service, service_action};
 use super::lun::LunState;
 use super::nexus::{Nexus, Port};
 use super::registrations::{REGISTRATIONS_MAX, Registration, ReservationType};
@@ -23,17 +24,14 @@ enum ReserveIn {
 impl ReserveIn {
     fn from_code(code: u8) -> Option<Self> {
         Some(match code {
-            0 => Self::ReadKeys,
-            1 => Self::ReadReservation,
-            2 => Self::ReportCapabilities,
-            3 => Self::ReadFullStatus,
+            service::READ_KEYS => Self::ReadKeys,
+            service::READ_RESERVATION => Self::ReadReservation,
+            service::REPORT_CAPABILITIES => Self::ReportCapabilities,
+            service::READ_FULL_STATUS => Self::ReadFullStatus,
             _ => return None,
         })
     }
 }
-
-/// The service action of PERSISTENT RESERVE OUT with the longer parameter list.
-const REGISTER_AND_MOVE: u8 = 7;
 
 /// Service actions of PERSISTENT RESERVE OUT. SPC-4 section 6.16.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,15 +54,15 @@ impl ReserveOut {
             (0, Some(reservation)) => Ok(reservation),
             _ => Err(Sense::cdb(2)),
         };
-        Ok(match cdb[1] & 0x1f {
-            0 => Self::Register,
-            1 => Self::Reserve(reservation()?),
-            2 => Self::Release(reservation()?),
-            3 => Self::Clear,
-            4 => Self::Preempt(reservation()?),
-            5 => Self::PreemptAndAbort(reservation()?),
-            6 => Self::RegisterAndIgnoreExistingKey,
-            REGISTER_AND_MOVE => Self::RegisterAndMove,
+        Ok(match service_action(cdb) {
+            service::REGISTER => Self::Register,
+            service::RESERVE => Self::Reserve(reservation()?),
+            service::RELEASE => Self::Release(reservation()?),
+            service::CLEAR => Self::Clear,
+            service::PREEMPT => Self::Preempt(reservation()?),
+            service::PREEMPT_AND_ABORT => Self::PreemptAndAbort(reservation()?),
+            service::REGISTER_AND_IGNORE_EXISTING_KEY => Self::RegisterAndIgnoreExistingKey,
+            service::REGISTER_AND_MOVE => Self::RegisterAndMove,
             _ => return Err(Sense::cdb(1)),
         })
     }
@@ -134,7 +132,7 @@ impl LogicalUnit {
     pub(super) fn persistent_reserve_in(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let allocated = usize::from(cdb.u16_at(7));
-        let action = ReserveIn::from_code(cdb[1] & 0x1f).ok_or_else(|| Sense::cdb(1))?;
+        let action = ReserveIn::from_code(service_action(cdb)).ok_or_else(|| Sense::cdb(1))?;
         let state = self.state();
         let reservations = &state.reservations;
         let mut bytes = reservations.generation.to_be_bytes().to_vec();
@@ -192,7 +190,7 @@ impl LogicalUnit {
     pub(super) async fn persistent_reserve_out(self: &Arc<Self>, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let list = &command.data.bytes();
-        let expected = if cdb[1] & 0x1f == REGISTER_AND_MOVE {
+        let expected = if service_action(cdb) == service::REGISTER_AND_MOVE {
             list.len() >= 24
         } else {
             list.len() == 24

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::cdb::service;
 use super::extent::Extent;
 use super::sense::{Sense, asc};
 use super::tokens::{SECRET_BYTES, Token, TokenResult};
@@ -133,7 +134,7 @@ impl LogicalUnit {
         self.tokens.remember(TokenResult {
             nexus: command.nexus.id,
             list: command.cdb.u32_at(6),
-            action: 0x10,
+            action: service::POPULATE_TOKEN,
             blocks,
             token: Some(token),
         });
@@ -191,7 +192,7 @@ impl LogicalUnit {
         self.tokens.remember(TokenResult {
             nexus: command.nexus.id,
             list: command.cdb.u32_at(6),
-            action: 0x11,
+            action: service::WRITE_USING_TOKEN,
             blocks: copied / block,
             token: None,
         });

@@ -135,7 +135,7 @@ impl OpenFile {
         })
     }
 
-    /// Whether a transfer has to be handed to a thread of the kernel, so that whoever submits it does not wait for the file system.
+    /// Whether a transfer has to be handed to a thread of the kernel, so that its submission does not wait for the file system.
     pub(crate) fn blocks_submitters(&self) -> bool {
         self.blocks_submitters
     }
