@@ -149,6 +149,11 @@ pub const TARGETS: &[Target] = &[
         run: records::zil_block,
         memory_max: proportional,
     },
+    Target {
+        name: "zil_record",
+        run: records::zil_record,
+        memory_max: proportional,
+    },
     // Payloads are passed in place; the list of a BEGIN is decoded.
     Target {
         name: "send_stream",

@@ -5,7 +5,8 @@ use ondisk::bookmark::BookmarkPhys;
 use ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
 use ondisk::space_map::{SpaceMapEntry, SpaceMapHeader};
-use ondisk::zil::{CloneRange, LogBlock, ZilHeader};
+use ondisk::zil::{LogBlock, ZilHeader};
+use ondisk::zil_record::{CloneRange, record_kind as kind};
 use ondisk::{BlockPointer, DnodePhys, ObjsetPhys, sa as attributes};
 
 pub(crate) fn dnode(data: &[u8]) {
@@ -309,6 +310,53 @@ pub(crate) fn zil_block(data: &[u8]) {
             std::hint::black_box((record.indirect_write(), record.body.len()));
             std::hint::black_box(CloneRange::decode(record.body).is_some());
         }
+    }
+}
+
+/// The first byte is the kind of a record, the rest its body. What is read is written alike, but for bytes behind it.
+pub(crate) fn zil_record(data: &[u8]) {
+    use ondisk::zil_record as record;
+    let Some((&first, body)) = data.split_first() else {
+        return;
+    };
+    let written = match u64::from(first) {
+        kind::REMOVE | kind::RMDIR => record::RemoveRecord::decode(body).map(|r| r.encode()),
+        kind::LINK => record::LinkRecord::decode(body).map(|r| r.encode()),
+        at @ (kind::RENAME | kind::RENAME_EXCHANGE) => {
+            record::RenameRecord::decode(at, body).map(|r| r.encode())
+        }
+        kind::TRUNCATE | kind::WRITE2 => record::RangeRecord::decode(body).map(|r| r.encode()),
+        kind::WRITE => record::WriteRecord::decode(body).map(|r| {
+            let mut out = body.to_vec();
+            r.put(&mut out);
+            out
+        }),
+        // New objects, lists and optional attributes have parts that are not read.
+        kind::RENAME_WHITEOUT => {
+            std::hint::black_box(
+                record::RenameRecord::decode(kind::RENAME_WHITEOUT, body).is_some(),
+            );
+            None
+        }
+        kind::SETATTR => {
+            std::hint::black_box(record::SetattrRecord::decode(body).is_some());
+            None
+        }
+        at @ (kind::ACL | kind::ACL_V0) => {
+            std::hint::black_box(record::AclRecord::decode(at, body).is_some());
+            None
+        }
+        kind::SETSAXATTR => record::SetSaXattrRecord::decode(body).map(|r| r.encode()),
+        at => {
+            std::hint::black_box(record::CreateRecord::decode(at, body).is_some());
+            None
+        }
+    };
+    if let Some(written) = written {
+        assert!(
+            body.starts_with(&written),
+            "a record is written as it was read"
+        );
     }
 }
 

@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use crate::bytes::{need, put_u8, put_u64, slice_at, u8_at, u16_at, u64_at};
-use crate::zil::{LOG_ECK, LOG_USED, LogRecord, SLIM_HEADER, record_kind};
+use crate::zil::{LOG_ECK, LOG_USED, LogRecord, SLIM_HEADER};
+use crate::zil_record::record_kind;
 use crate::{BlockPointer, DNODE_MIN_SIZE, DecodeError, ObjectType, Result, dnode_flags};
 
 /// Bytes of a dnode before its block pointers.

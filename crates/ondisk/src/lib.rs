@@ -50,6 +50,7 @@ mod units;
 mod words;
 pub mod zap;
 pub mod zil;
+pub mod zil_record;
 pub mod znode;
 
 pub use block_pointer::{BlockPointer, CryptParams, Dva, EmbeddedKind, NewBlock};

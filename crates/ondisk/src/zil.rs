@@ -3,7 +3,8 @@
 //! OpenZFS: include/sys/zil.h.
 
 use crate::bytes::{need, put_bytes, put_u64, slice_at, u64_at};
-use crate::{BlockPointer, MAX_BLOCK_SIZE, Result};
+use crate::zil_record::{WriteRecord, record_kind};
+use crate::{BlockPointer, Result};
 
 /// Bits of [`ZilHeader::flags`].
 pub mod zil_flags {
@@ -250,101 +251,6 @@ fn beside_mac(sum: [u64; 4], low: u64, high: u64) -> [u64; 4] {
     [sum[0] ^ sum[2], sum[1] ^ sum[3], low, high]
 }
 
-/// Kinds of records (without the case-insensitive bit 63).
-pub mod record_kind {
-    pub const CREATE: u64 = 1;
-    pub const MKDIR: u64 = 2;
-    pub const MKXATTR: u64 = 3;
-    pub const SYMLINK: u64 = 4;
-    pub const REMOVE: u64 = 5;
-    pub const RMDIR: u64 = 6;
-    pub const LINK: u64 = 7;
-    pub const RENAME: u64 = 8;
-    pub const WRITE: u64 = 9;
-    pub const TRUNCATE: u64 = 10;
-    pub const SETATTR: u64 = 11;
-    pub const ACL_V0: u64 = 12;
-    pub const ACL: u64 = 13;
-    pub const CREATE_ACL: u64 = 14;
-    pub const CREATE_ATTR: u64 = 15;
-    pub const CREATE_ACL_ATTR: u64 = 16;
-    pub const MKDIR_ACL: u64 = 17;
-    pub const MKDIR_ATTR: u64 = 18;
-    pub const MKDIR_ACL_ATTR: u64 = 19;
-    pub const WRITE2: u64 = 20;
-    pub const SETSAXATTR: u64 = 21;
-    pub const RENAME_EXCHANGE: u64 = 22;
-    pub const RENAME_WHITEOUT: u64 = 23;
-    pub const CLONE_RANGE: u64 = 24;
-}
-
-/// The body of a record of blocks cloned into a file or volume.
-// OpenZFS: include/sys/zil.h, lr_clone_range_t
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CloneRange {
-    /// The object cloned into.
-    pub object: u64,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes; the last block may hold more.
-    pub length: u64,
-    /// Bytes of a block.
-    pub block_size: u64,
-    /// The blocks in order, those that are holes as holes.
-    pub blocks: Vec<BlockPointer>,
-}
-
-impl CloneRange {
-    /// Bytes of a body before its pointers.
-    const FIXED: usize = 40;
-
-    /// Takes the body of a record apart; `None` when its numbers do not fit together.
-    #[must_use]
-    pub fn decode(body: &[u8]) -> Option<Self> {
-        let blocks = Self::pointers(body)?;
-        let [object, offset, length, block_size] = std::array::from_fn(|n| u64_at(body, 8 * n));
-        let covered = block_size.checked_mul(blocks.len() as u64)?;
-        let fits = length <= covered && covered - length < block_size.max(1);
-        if !fits
-            || block_size == 0
-            || block_size > MAX_BLOCK_SIZE
-            || offset.checked_add(covered).is_none()
-        {
-            return None;
-        }
-        let right =
-            |bp: &BlockPointer| bp.is_hole() || (bp.level() == 0 && bp.lsize() == block_size);
-        blocks.iter().all(right).then_some(Self {
-            object,
-            offset,
-            length,
-            block_size,
-            blocks,
-        })
-    }
-
-    /// The blocks of a record that may be encrypted: its pointers are in the clear, the rest of its numbers may mean nothing.
-    /// `None` when there are not as many as it says.
-    #[must_use]
-    pub fn pointers(body: &[u8]) -> Option<Vec<BlockPointer>> {
-        let (fixed, rest) = body.split_at_checked(Self::FIXED)?;
-        let count = usize::try_from(u64_at(fixed, 32)).ok()?;
-        let pointers = rest.get(..count.checked_mul(BlockPointer::SIZE)?)?;
-        Some(BlockPointer::decode_all(pointers).collect())
-    }
-
-    /// The blocks that the record shares with their other owner; each such record counts as one more reference.
-    pub fn shared(&self) -> impl Iterator<Item = &BlockPointer> {
-        self.blocks.iter().filter(|bp| Self::is_shared(bp))
-    }
-
-    /// Whether a pointer of such a record is of a block with another owner.
-    #[must_use]
-    pub fn is_shared(bp: &BlockPointer) -> bool {
-        !bp.is_hole() && !bp.is_embedded()
-    }
-}
-
 /// One record, its body not yet interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecord<'a> {
@@ -360,7 +266,7 @@ impl LogRecord<'_> {
     /// Bytes of the common header.
     pub const HEADER: usize = 32;
     /// Bytes of a write record before its data, with the common header.
-    pub const WRITE_HEADER: usize = 192;
+    pub const WRITE_HEADER: usize = Self::HEADER + WriteRecord::SIZE;
     /// Bit of the stored kind that says names were looked up without regard to case.
     pub const CASE_INSENSITIVE: u64 = 1 << 63;
 
@@ -372,7 +278,7 @@ impl LogRecord<'_> {
         put_u64(out, 24, seq);
     }
 
-    /// Whether it is a record of cloned blocks, whose body [`CloneRange::decode`] takes apart.
+    /// Whether it is a record of cloned blocks, whose body [`CloneRange::decode`](crate::zil_record::CloneRange::decode) takes apart.
     #[must_use]
     pub fn is_clone_range(&self) -> bool {
         self.kind & !(1 << 63) == record_kind::CLONE_RANGE
@@ -381,13 +287,12 @@ impl LogRecord<'_> {
     /// The block an indirect write record points to.
     #[must_use]
     pub fn indirect_write(&self) -> Option<BlockPointer> {
-        let indirect =
-            self.kind & !(1 << 63) == record_kind::WRITE && self.body.len() == 192 - Self::HEADER;
-        if !indirect {
+        let is_indirect = self.kind & !Self::CASE_INSENSITIVE == record_kind::WRITE
+            && self.body.len() == WriteRecord::SIZE;
+        if !is_indirect {
             return None;
         }
-        BlockPointer::decode(slice_at(self.body, 32, BlockPointer::SIZE))
-            .ok()
-            .filter(|bp| !bp.is_hole())
+        let write = WriteRecord::decode(self.body)?;
+        (!write.block.is_hole()).then_some(write.block)
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ondisk::zil::{ChainId, CloneRange, LogRecord, ZilHeader, zil_flags};
+use ondisk::zil::{ChainId, LogRecord, ZilHeader, zil_flags};
+use ondisk::zil_record::CloneRange;
 use ondisk::{BlockPointer, Txg};
 use zio::{BlockStore, IoClass, ZioError};
 

@@ -25,7 +25,7 @@ pub enum ItxKind {
 pub enum Intent {
     /// A record that is opaque to the log.
     Record {
-        /// One of [`ondisk::zil::record_kind`].
+        /// One of [`ondisk::zil_record::record_kind`].
         kind: u64,
         /// What follows the common header. At most some 128,000 bytes.
         body: Vec<u8>,

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use ondisk::bytes::{put_bytes, put_u64};
-use ondisk::zil::{LogRecord, SLIM_HEADER, record_kind};
-use ondisk::{ObjectId, Txg};
-use runtime::{IoBuf, IoBufMut};
+use ondisk::bytes::put_bytes;
+use ondisk::zil::{LogRecord, SLIM_HEADER};
+use ondisk::zil_record::{WriteRecord, record_kind};
+use ondisk::{BlockPointer, Txg};
+use runtime::IoBufMut;
 
 use crate::itx::{Intent, Itx};
 
@@ -164,33 +165,37 @@ fn put(bytes: &mut [u8], at: &mut usize, intent: &Intent, txg: Txg, seq: &mut u6
             *seq += 1;
             let out = &mut bytes[*at..*at + len];
             LogRecord::put_header(out, record_kind::WRITE, len, txg.0, *seq);
-            put_write(out, *object, *offset, data);
+            let write = WriteRecord {
+                object: object.0,
+                offset: *offset,
+                length: data.len() as u64,
+                block: BlockPointer::default(),
+            };
+            write.put(&mut out[LogRecord::HEADER..]);
+            put_bytes(out, LogRecord::WRITE_HEADER, data);
         }
         Intent::Indirect { object, offset, bp } => {
             *seq += 1;
             let out = &mut bytes[*at..*at + len];
             LogRecord::put_header(out, record_kind::WRITE, len, txg.0, *seq);
-            put_u64(out, LogRecord::HEADER, object.0);
-            put_u64(out, LogRecord::HEADER + 8, *offset);
-            put_u64(out, LogRecord::HEADER + 16, bp.lsize());
-            put_bytes(out, LogRecord::HEADER + 32, &bp.encode());
+            let write = WriteRecord {
+                object: object.0,
+                offset: *offset,
+                length: bp.lsize(),
+                block: *bp,
+            };
+            write.put(&mut out[LogRecord::HEADER..]);
         }
     }
     *at += len;
 }
 
-/// Writes the body of a write record. OpenZFS: include/sys/zil.h, `lr_write_t`; the block pointer stays zero.
-fn put_write(out: &mut [u8], object: ObjectId, offset: u64, data: &IoBuf) {
-    put_u64(out, LogRecord::HEADER, object.0);
-    put_u64(out, LogRecord::HEADER + 8, offset);
-    put_u64(out, LogRecord::HEADER + 16, data.len() as u64);
-    put_bytes(out, LogRecord::WRITE_HEADER, data);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ondisk::ObjectId;
     use ondisk::bytes::u64_at;
+    use runtime::IoBuf;
 
     fn write(len: usize) -> Itx {
         Itx {

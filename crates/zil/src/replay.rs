@@ -1,7 +1,8 @@
 //! Replay: the records of a claimed log as a stream, pulled by the file system or volume that knows what they mean.
 
-use ondisk::bytes::{index, u64_at};
-use ondisk::zil::{CloneRange, LogRecord, record_kind};
+use ondisk::bytes::index;
+use ondisk::zil::LogRecord;
+use ondisk::zil_record::{CloneRange, WriteRecord, record_kind};
 use ondisk::{BlockPointer, ObjectId};
 use runtime::{Instant, IoBuf};
 use zio::{Bookmark, IoClass, ReadProps};
@@ -52,16 +53,16 @@ impl Record {
     /// Takes a write record apart; `None` when its lengths do not fit.
     #[must_use]
     pub fn write(&self) -> Option<WriteBody> {
-        const DATA: usize = LogRecord::WRITE_HEADER - LogRecord::HEADER;
-        if self.body.len() < DATA {
-            return None;
-        }
-        let (object, offset) = (u64_at(&self.body, 0), u64_at(&self.body, 8));
-        let length = u64_at(&self.body, 16);
+        let WriteRecord {
+            object,
+            offset,
+            length,
+            ..
+        } = WriteRecord::decode(&self.body)?;
         let end = offset.checked_add(length)?;
         let object = ObjectId(object & ((1 << 48) - 1));
         let Some(block) = &self.indirect else {
-            let data = self.body.get(DATA..)?.get(..index(length))?;
+            let data = self.body.get(WriteRecord::SIZE..)?.get(..index(length))?;
             return Some(WriteBody {
                 object,
                 offset,
@@ -159,20 +160,20 @@ impl ReplayStream {
     async fn load(&self, record: &LogRecord<'_>) -> Result<Record> {
         let kind = record.kind & !LogRecord::CASE_INSENSITIVE;
         let objset = self.log.objset().id();
-        let is_indirect = kind == record_kind::WRITE
-            && record.body.len() == LogRecord::WRITE_HEADER - LogRecord::HEADER;
+        let write = (kind == record_kind::WRITE && record.body.len() == WriteRecord::SIZE)
+            .then(|| WriteRecord::decode(record.body))
+            .flatten()
+            .filter(|write| write.length != 0);
         let mut indirect = None;
-        if is_indirect && u64_at(record.body, 16) != 0 {
-            let damaged = ZilError::Damaged {
-                objset,
-                seq: record.seq,
-            };
-            let bp = BlockPointer::decode(record.body.get(32..).unwrap_or_default())
-                .map_err(|_| damaged.clone())?;
+        if let Some(write) = write {
+            let bp = write.block;
             indirect = Some(if bp.is_hole() {
-                let length = bp.lsize().max(u64_at(record.body, 16));
+                let length = bp.lsize().max(write.length);
                 if length > ondisk::MAX_BLOCK_SIZE {
-                    return Err(damaged);
+                    return Err(ZilError::Damaged {
+                        objset,
+                        seq: record.seq,
+                    });
                 }
                 IoBuf::zeroed(index(length))
             } else {
@@ -180,9 +181,9 @@ impl ReplayStream {
                     class: IoClass::SyncRead,
                     bookmark: Bookmark {
                         objset,
-                        object: u64_at(record.body, 0),
+                        object: write.object,
                         level: 0,
-                        block: u64_at(record.body, 8),
+                        block: write.offset,
                     },
                 };
                 self.read_block(&bp, props).await?

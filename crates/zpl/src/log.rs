@@ -2,12 +2,15 @@
 //!
 //! Called within the transaction of the change. While a log is replayed nothing is appended; the record under replay is
 //! noted as done in the same transaction instead.
-//! Facts: docs/format/10-zil-arc.md section 4; OpenZFS: include/sys/zil.h (`lr_*_t`), module/zfs/zfs_log.c (which record
-//! for which change).
+//! Facts: docs/format/10-zil-arc.md section 4; OpenZFS: module/zfs/zfs_log.c (which record for which change).
 
 use dmu::Tx;
 use ondisk::acl::Ace;
-use ondisk::zil::record_kind as kind;
+use ondisk::zil_record::{
+    AclRecord, CreateRecord, LinkRecord, NewObject, OptionalAttributes, RangeRecord, RecordAcl,
+    RemoveRecord, RenameRecord, SetSaXattrRecord, SetattrRecord, optional_attribute,
+    record_kind as kind, setattr_mask as mask,
+};
 use ondisk::{ObjectId, Txg};
 use runtime::IoBuf;
 use zil::{Intent, ItxKind};
@@ -18,97 +21,24 @@ use crate::sa::Attrs;
 use crate::znode::Znode;
 use crate::{FileType, FsResult, SetAttr, flags};
 
-/// Bits of a setattr record's mask. OpenZFS: Linux's `ATTR_*`, and `ATTR_XVATTR`.
-pub(crate) mod mask {
-    pub(crate) const MODE: u64 = 1;
-    pub(crate) const UID: u64 = 2;
-    pub(crate) const GID: u64 = 4;
-    pub(crate) const SIZE: u64 = 8;
-    pub(crate) const ATIME: u64 = 0x10;
-    pub(crate) const MTIME: u64 = 0x20;
-    pub(crate) const OPTIONAL: u64 = 1 << 31;
-}
-
-/// Optional attribute: creation time. OpenZFS: include/sys/xvattr.h, XAT0_CREATETIME.
-pub(crate) const OPTIONAL_CRTIME: u32 = 0x1;
-/// Optional attribute: project. OpenZFS: XAT0_PROJID.
-pub(crate) const OPTIONAL_PROJECT: u32 = 0x4_0000;
-/// Flags of files and their bits among the optional attributes. OpenZFS: include/sys/xvattr.h, XAT0_*.
+/// Flags of files and their bits among the optional attributes.
 pub(crate) const OPTIONAL_FLAGS: [(u64, u32); 15] = [
-    (flags::ARCHIVE, 0x2),
-    (flags::SYSTEM, 0x4),
-    (flags::READONLY, 0x8),
-    (flags::HIDDEN, 0x10),
-    (flags::NOUNLINK, 0x20),
-    (flags::IMMUTABLE, 0x40),
-    (flags::APPENDONLY, 0x80),
-    (flags::NODUMP, 0x100),
-    (flags::OPAQUE, 0x200),
-    (flags::AV_QUARANTINED, 0x400),
-    (flags::AV_MODIFIED, 0x800),
-    (flags::REPARSE, 0x2000),
-    (flags::OFFLINE, 0x8000),
-    (flags::SPARSE, 0x1_0000),
-    (flags::PROJINHERIT, 0x2_0000),
+    (flags::ARCHIVE, optional_attribute::ARCHIVE),
+    (flags::SYSTEM, optional_attribute::SYSTEM),
+    (flags::READONLY, optional_attribute::READONLY),
+    (flags::HIDDEN, optional_attribute::HIDDEN),
+    (flags::NOUNLINK, optional_attribute::NOUNLINK),
+    (flags::IMMUTABLE, optional_attribute::IMMUTABLE),
+    (flags::APPENDONLY, optional_attribute::APPENDONLY),
+    (flags::NODUMP, optional_attribute::NODUMP),
+    (flags::OPAQUE, optional_attribute::OPAQUE),
+    (flags::AV_QUARANTINED, optional_attribute::AV_QUARANTINED),
+    (flags::AV_MODIFIED, optional_attribute::AV_MODIFIED),
+    (flags::REPARSE, optional_attribute::REPARSE),
+    (flags::OFFLINE, optional_attribute::OFFLINE),
+    (flags::SPARSE, optional_attribute::SPARSE),
+    (flags::PROJINHERIT, optional_attribute::PROJINHERIT),
 ];
-/// Words in the map of optional attributes. OpenZFS: XVA_MAPSIZE.
-const OPTIONAL_WORDS: u32 = 3;
-/// Bytes of the scan stamp, of which a project takes the first eight. OpenZFS: AV_SCANSTAMP_SZ.
-const STAMP: usize = 32;
-
-/// Puts a record's body together.
-#[derive(Default)]
-struct Body(Vec<u8>);
-
-impl Body {
-    fn words<const N: usize>(mut self, words: [u64; N]) -> Self {
-        for word in words {
-            self.0.extend_from_slice(&word.to_le_bytes());
-        }
-        self
-    }
-
-    fn text(mut self, text: &[u8]) -> Self {
-        self.0.extend_from_slice(text);
-        self.0.push(0);
-        self
-    }
-
-    fn bytes(mut self, bytes: &[u8]) -> Self {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    /// The optional attributes that differ between `old` and `new`. OpenZFS: `lr_attr_t`, `lr_attr_end_t`.
-    fn optional(mut self, asked: u32, new: &Attrs) -> Self {
-        let mut on = 0;
-        for (flag, bit) in OPTIONAL_FLAGS {
-            if asked & bit != 0 && new.flags & flag != 0 {
-                on |= u64::from(bit);
-            }
-        }
-        for word in [OPTIONAL_WORDS, asked, 0, 0] {
-            self.0.extend_from_slice(&word.to_le_bytes());
-        }
-        let project = if asked & OPTIONAL_PROJECT != 0 {
-            new.project.unwrap_or(0)
-        } else {
-            0
-        };
-        self.words([on, new.crtime[0], new.crtime[1], project])
-            .bytes(&[0; STAMP - 8])
-    }
-
-    fn record(self, kind: u64) -> Intent {
-        Intent::Record { kind, body: self.0 }
-    }
-}
-
-/// The object field of a record that makes a file: the slots of its dnode are in the upper byte.
-/// OpenZFS: LR_FOID_SET_SLOTS.
-fn new_object(znode: &Znode) -> u64 {
-    znode.object | (u64::from(znode.slots.max(1)) - 1) << 56
-}
 
 impl Fs {
     /// Notes the record under replay as done with this transaction.
@@ -154,12 +84,8 @@ impl Fs {
                 FileType::Symlink => kind::SYMLINK,
                 _ => kind::CREATE,
             };
-            let body = create_body(dir.object, file, &attrs).text(name);
-            let record = match attrs.symlink.as_deref() {
-                Some(target) => body.text(target).record(kind),
-                None => body.record(kind),
-            };
-            let mut records = vec![record];
+            let target = attrs.symlink.as_deref().unwrap_or_default();
+            let mut records = vec![create_record(kind, dir.object, file, name, target, &attrs)];
             if more != 0 || asked != 0 {
                 records.push(setattr_record(file.object, more, asked, &attrs));
             }
@@ -217,17 +143,18 @@ impl Fs {
             return Intent::Unlogged;
         }
         let value = value.unwrap_or_default();
-        Body::default()
-            .words([file.object, value.len() as u64])
-            .text(name)
-            .bytes(value)
-            .record(kind::SETSAXATTR)
+        let entry = SetSaXattrRecord {
+            object: file.object,
+            name,
+            value,
+        };
+        record(kind::SETSAXATTR, entry.encode())
     }
 
     /// A name was taken away.
     pub(crate) fn log_remove(&self, dir: u64, name: &[u8], is_dir: bool, tx: &Tx) {
         let kind = if is_dir { kind::RMDIR } else { kind::REMOVE };
-        let make = || Body::default().words([dir]).text(name).record(kind);
+        let make = || record(kind, RemoveRecord { dir, name }.encode());
         self.log(ItxKind::Sync, make, tx);
     }
 
@@ -239,12 +166,12 @@ impl Fs {
     }
 
     pub(crate) fn log_link(&self, dir: &Znode, name: &[u8], file: &Znode, tx: &Tx) {
-        let make = || {
-            Body::default()
-                .words([dir.object, file.object])
-                .text(name)
-                .record(kind::LINK)
+        let link = LinkRecord {
+            dir: dir.object,
+            object: file.object,
+            name,
         };
+        let make = || record(kind::LINK, link.encode());
         self.log(ItxKind::Sync, make, tx);
     }
 
@@ -259,13 +186,7 @@ impl Fs {
     ) {
         // A file written and then put in place under its name must not be there without what was written.
         self.log_with_names(moved);
-        let make = || {
-            Body::default()
-                .words([from.object, to.object])
-                .text(from_name)
-                .text(to_name)
-                .record(kind::RENAME)
-        };
+        let make = || rename_record(kind::RENAME, from, from_name, to, to_name);
         self.log(ItxKind::Sync, make, tx);
     }
 
@@ -281,13 +202,7 @@ impl Fs {
         for file in moved {
             self.log_with_names(file);
         }
-        let make = || {
-            Body::default()
-                .words([from.object, to.object])
-                .text(from_name)
-                .text(to_name)
-                .record(kind::RENAME_EXCHANGE)
-        };
+        let make = || rename_record(kind::RENAME_EXCHANGE, from, from_name, to, to_name);
         self.log(ItxKind::Sync, make, tx);
     }
 
@@ -310,12 +225,13 @@ impl Fs {
     }
 
     /// Bytes were freed, within the file's size.
-    pub(crate) fn log_punch(&self, file: &Znode, offset: u64, len: u64, tx: &Tx) {
-        let make = || {
-            Body::default()
-                .words([file.object, offset, len])
-                .record(kind::TRUNCATE)
+    pub(crate) fn log_punch(&self, file: &Znode, offset: u64, length: u64, tx: &Tx) {
+        let freed = RangeRecord {
+            object: file.object,
+            offset,
+            length,
         };
+        let make = || record(kind::TRUNCATE, freed.encode());
         self.log_content(file, make, tx);
     }
 
@@ -340,10 +256,10 @@ impl Fs {
             0
         };
         if set.crtime.is_some() {
-            asked |= OPTIONAL_CRTIME;
+            asked |= optional_attribute::CRTIME;
         }
         if set.project.is_some() {
-            asked |= OPTIONAL_PROJECT;
+            asked |= optional_attribute::PROJECT;
         }
         let make = || setattr_record(file.object, changed, asked, &new);
         if (set.flags.is_some() || set.project.is_some()) && !file.unlinked.get() {
@@ -355,22 +271,18 @@ impl Fs {
         }
     }
 
-    /// A file was given a stored ACL. OpenZFS: `lr_acl_t`, and of each entry who, rights, flags and kind.
+    /// A file was given a stored ACL.
     pub(crate) fn log_list(&self, file: &Znode, aces: &[Ace], tx: &Tx) {
-        const ENTRY: u64 = 12;
-        let flags = file.flags() & crate::acl::list::WIDE;
         let make = || {
-            let count = aces.len() as u64;
-            let mut body = Body::default().words([file.object, count, 0, 0, count * ENTRY, flags]);
-            for ace in aces {
-                let who = u32::try_from(ace.fuid).unwrap_or(u32::MAX);
-                body = body
-                    .bytes(&who.to_le_bytes())
-                    .bytes(&ace.mask.to_le_bytes())
-                    .bytes(&ace.flags.to_le_bytes())
-                    .bytes(&ace.kind.to_le_bytes());
-            }
-            body.record(kind::ACL)
+            let given = AclRecord {
+                object: file.object,
+                acl: RecordAcl {
+                    aces: aces.to_vec(),
+                    flags: file.flags() & crate::acl::list::WIDE,
+                    ..RecordAcl::default()
+                },
+            };
+            record(kind::ACL, given.encode())
         };
         self.log_content(file, make, tx);
     }
@@ -402,26 +314,53 @@ impl Fs {
     }
 }
 
-/// OpenZFS: `lr_create_t`, without what follows.
-fn create_body(dir: u64, file: &Znode, attrs: &Attrs) -> Body {
-    Body::default().words([
+fn record(kind: u64, body: Vec<u8>) -> Intent {
+    Intent::Record { kind, body }
+}
+
+/// The record of a new file, without a list and optional attributes.
+fn create_record(
+    kind: u64,
+    dir: u64,
+    file: &Znode,
+    name: &[u8],
+    target: &[u8],
+    attrs: &Attrs,
+) -> Intent {
+    let create = CreateRecord {
         dir,
-        new_object(file),
-        attrs.mode,
-        attrs.uid,
-        attrs.gid,
-        attrs.generation,
-        attrs.crtime[0],
-        attrs.crtime[1],
-        attrs.rdev.unwrap_or(0),
-    ])
+        file: NewObject {
+            object: file.object,
+            slots: u16::from(file.slots),
+            mode: attrs.mode,
+            uid: attrs.uid,
+            gid: attrs.gid,
+            generation: attrs.generation,
+            crtime: attrs.crtime,
+            rdev: attrs.rdev.unwrap_or(0),
+        },
+        acl: None,
+        optional: None,
+        name,
+        target,
+    };
+    record(kind, create.encode(kind))
+}
+
+fn rename_record(kind: u64, from: &Znode, from_name: &[u8], to: &Znode, to_name: &[u8]) -> Intent {
+    let rename = RenameRecord {
+        from: from.object,
+        to: to.object,
+        whiteout: None,
+        from_name,
+        to_name,
+    };
+    record(kind, rename.encode())
 }
 
 /// The record of a hidden directory of extended attributes.
 pub(crate) fn hidden_dir_record(owner: u64, dir: &Znode) -> Intent {
-    create_body(owner, dir, &dir.attrs.borrow())
-        .text(b"")
-        .record(kind::MKXATTR)
+    create_record(kind::MKXATTR, owner, dir, b"", b"", &dir.attrs.borrow())
 }
 
 /// The records of an extended attribute made as a file, with its whole value.
@@ -431,9 +370,7 @@ pub(crate) fn hidden_file_records(
     file: &Znode,
     value: &[u8],
 ) -> Vec<Intent> {
-    let made = create_body(dir, file, &file.attrs.borrow())
-        .text(name)
-        .record(kind::CREATE);
+    let made = create_record(kind::CREATE, dir, file, name, b"", &file.attrs.borrow());
     let mut records = vec![made];
     if !value.is_empty() {
         records.push(Intent::Write {
@@ -448,7 +385,7 @@ pub(crate) fn hidden_file_records(
 
 /// The record of a name of a file that was taken away.
 pub(crate) fn remove_record(dir: u64, name: &[u8]) -> Intent {
-    Body::default().words([dir]).text(name).record(kind::REMOVE)
+    record(kind::REMOVE, RemoveRecord { dir, name }.encode())
 }
 
 /// Returns the optional attributes in which `new` differs from old flags.
@@ -460,25 +397,35 @@ fn optional_changes(old: u64, new: &Attrs) -> u32 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// OpenZFS: `lr_setattr_t`.
 fn setattr_record(object: u64, changed: u64, asked: u32, new: &Attrs) -> Intent {
-    let optional = if asked == 0 { 0 } else { mask::OPTIONAL };
-    let body = Body::default().words([
+    let set = SetattrRecord {
         object,
-        changed | optional,
-        new.mode,
-        new.uid,
-        new.gid,
-        new.size,
-        new.atime[0],
-        new.atime[1],
-        new.mtime[0],
-        new.mtime[1],
-    ]);
-    let body = if asked == 0 {
-        body
-    } else {
-        body.optional(asked, new)
+        mask: changed,
+        mode: new.mode,
+        uid: new.uid,
+        gid: new.gid,
+        size: new.size,
+        atime: new.atime,
+        mtime: new.mtime,
+        optional: (asked != 0).then(|| optional_attributes(asked, new)),
     };
-    body.record(kind::SETATTR)
+    record(kind::SETATTR, set.encode())
+}
+
+fn optional_attributes(asked: u32, new: &Attrs) -> OptionalAttributes {
+    let on = OPTIONAL_FLAGS
+        .iter()
+        .filter(|(flag, bit)| asked & bit != 0 && new.flags & flag != 0)
+        .fold(0, |bits, (_, bit)| bits | u64::from(*bit));
+    let project = if asked & optional_attribute::PROJECT != 0 {
+        new.project.unwrap_or(0)
+    } else {
+        0
+    };
+    OptionalAttributes {
+        asked,
+        on,
+        crtime: new.crtime,
+        project,
+    }
 }

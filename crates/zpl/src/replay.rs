@@ -9,14 +9,19 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
-use ondisk::bytes::{index, u32_at, u64_at};
+use ondisk::acl::{Ace, ace_type};
+use ondisk::bytes::index;
 use ondisk::nvlist::NvValue;
-use ondisk::zil::{CloneRange, record_kind as kind};
+use ondisk::zil_record::{
+    AclRecord, CloneRange, CreateRecord, LinkRecord, NewObject, OptionalAttributes, RangeRecord,
+    RecordAcl, RemoveRecord, RenameRecord, SetSaXattrRecord, SetattrRecord, object_of,
+    optional_attribute, record_kind as kind, setattr_mask as mask,
+};
 use zil::{Record, ReplayStream};
 
 use crate::backing::{META_BYTES, Weight};
 use crate::fs::{Fs, ReplayedIdentity};
-use crate::log::{OPTIONAL_CRTIME, OPTIONAL_FLAGS, OPTIONAL_PROJECT, mask};
+use crate::log::OPTIONAL_FLAGS;
 use crate::make::NewFile;
 use crate::names::OBJECT_MASK;
 use crate::sa::Attrs;
@@ -27,81 +32,36 @@ use crate::{Cred, DeviceNumber, FileType, FsError, FsResult, SetAttr, SetTime, f
 
 const DAMAGED: FsError = FsError::Corrupt("record of the intent log");
 
-/// Takes a record's body apart, front to back.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn words<const N: usize>(&mut self) -> FsResult<[u64; N]> {
-        let bytes = self.take(8 * N)?;
-        Ok(std::array::from_fn(|i| u64_at(bytes, 8 * i)))
-    }
-
-    fn take(&mut self, len: usize) -> FsResult<&'a [u8]> {
-        let (front, rest) = self.0.split_at_checked(len).ok_or(DAMAGED)?;
-        self.0 = rest;
-        Ok(front)
-    }
-
-    /// Text up to its NUL.
-    fn text(&mut self) -> FsResult<&'a [u8]> {
-        let len = self.0.iter().position(|&b| b == 0).ok_or(DAMAGED)?;
-        let text = self.take(len)?;
-        self.take(1)?;
-        Ok(text)
-    }
-
-    fn name(&mut self) -> FsResult<&'a [u8]> {
-        match self.text()? {
-            b"" | b"." | b".." => Err(DAMAGED),
-            name => Ok(name),
-        }
-    }
-
-    fn optional(&mut self) -> FsResult<Optional> {
-        let count = u32_at(self.take(4)?, 0);
-        if count == 0 || count > 64 {
-            return Err(DAMAGED);
-        }
-        let asked = u32_at(self.take(4 * index(u64::from(count)))?, 0);
-        let [on, seconds, nanoseconds, project] = self.words()?;
-        self.take(24)?;
-        Ok(Optional {
-            asked,
-            on,
-            crtime: [seconds, nanoseconds],
-            project,
-        })
+/// A name in a directory.
+fn entry_name(name: &[u8]) -> FsResult<&[u8]> {
+    match name {
+        b"" | b"." | b".." => Err(DAMAGED),
+        name => Ok(name),
     }
 }
 
-/// Optional attributes of a record.
-struct Optional {
-    asked: u32,
-    on: u64,
-    crtime: [u64; 2],
-    project: u64,
-}
-
-impl Optional {
-    fn flags(&self, old: u64) -> u64 {
-        let mut flags = old & flags::SETTABLE;
-        for (flag, bit) in OPTIONAL_FLAGS {
-            if self.asked & bit != 0 {
-                flags &= !flag;
-                if self.on & u64::from(bit) != 0 {
-                    flags |= flag;
-                }
+/// Flags of a file that had `old`.
+fn flags_after(optional: &OptionalAttributes, old: u64) -> u64 {
+    let mut flags = old & flags::SETTABLE;
+    for (flag, bit) in OPTIONAL_FLAGS {
+        if optional.asked & bit != 0 {
+            flags &= !flag;
+            if optional.on & u64::from(bit) != 0 {
+                flags |= flag;
             }
         }
-        flags
     }
+    flags
+}
 
-    fn apply(&self, attrs: &mut Attrs) {
-        attrs.flags = (attrs.flags & !flags::SETTABLE) | self.flags(attrs.flags);
-        if self.asked & OPTIONAL_CRTIME != 0 {
-            attrs.crtime = self.crtime;
-        }
+/// The entries of a list whose numbers are of this machine. Ids of other domains are numbers of a table that only the writer's
+/// memory had; entries for single kinds of objects have another layout, and nothing here makes them.
+fn own_aces(acl: &RecordAcl) -> FsResult<&[Ace]> {
+    let is_known = |ace: &Ace| ace.kind <= ace_type::ALARM;
+    if acl.domains != 0 || acl.fuids != 0 || !acl.aces.iter().all(is_known) {
+        return Err(FsError::NotSupported);
     }
+    Ok(&acl.aces)
 }
 
 impl Fs {
@@ -152,7 +112,7 @@ impl Fs {
     }
 
     async fn apply(&self, record: &Record) -> FsResult<()> {
-        let mut body = Reader(&record.body);
+        let body = record.body.as_slice();
         let root = Cred::root();
         match record.kind {
             kind::CREATE
@@ -164,11 +124,14 @@ impl Fs {
             | kind::CREATE_ACL_ATTR
             | kind::MKDIR_ACL
             | kind::MKDIR_ACL_ATTR
-            | kind::MKXATTR => self.replay_create(record.kind, body).await,
+            | kind::MKXATTR => {
+                let create = CreateRecord::decode(record.kind, body).ok_or(DAMAGED)?;
+                self.replay_create(record.kind, &create).await
+            }
             kind::REMOVE | kind::RMDIR => {
-                let [dir] = body.words()?;
-                let name = body.name()?;
-                let dir = self.by_number(dir).await?;
+                let removed = RemoveRecord::decode(body).ok_or(DAMAGED)?;
+                let name = entry_name(removed.name)?;
+                let dir = self.by_number(removed.dir).await?;
                 if Self::is_in_xattr_tree(&dir) {
                     return self.replay_hidden_remove(&dir, name).await;
                 }
@@ -179,32 +142,20 @@ impl Fs {
                 }
             }
             kind::LINK => {
-                let [dir, file] = body.words()?;
-                let name = body.name()?;
-                let (dir, file) = (self.by_number(dir).await?, self.by_number(file).await?);
+                let link = LinkRecord::decode(body).ok_or(DAMAGED)?;
+                let name = entry_name(link.name)?;
+                let dir = self.by_number(link.dir).await?;
+                let file = self.by_number(link.object).await?;
                 self.link(file.id(), dir.id(), name, &root).await.map(drop)
             }
-            kind::RENAME => {
-                let [from, to] = body.words()?;
-                let (from_name, to_name) = (body.name()?, body.name()?);
-                let (from, to) = (self.by_number(from).await?, self.by_number(to).await?);
-                self.rename(from.id(), from_name, to.id(), to_name, &root)
-                    .await
-                    .map(drop)
+            kind::RENAME | kind::RENAME_EXCHANGE | kind::RENAME_WHITEOUT => {
+                let rename = RenameRecord::decode(record.kind, body).ok_or(DAMAGED)?;
+                self.replay_rename(record, &rename).await
             }
-            kind::RENAME_EXCHANGE => {
-                let [from, to] = body.words()?;
-                let (from_name, to_name) = (body.name()?, body.name()?);
-                let (from, to) = (self.by_number(from).await?, self.by_number(to).await?);
-                self.exchange(from.id(), from_name, to.id(), to_name, &root)
-                    .await
-                    .map(drop)
-            }
-            kind::RENAME_WHITEOUT => self.replay_whiteout(record.seq, body).await,
             _ => {
-                let [object] = Reader(&record.body).words()?;
+                let object = object_of(body).ok_or(DAMAGED)?;
                 match self.by_number(object & OBJECT_MASK).await {
-                    Ok(file) => self.apply_to_file(record, body, &file).await,
+                    Ok(file) => self.apply_to_file(record, &file).await,
                     // Its removal was logged before, or is on disk: changes of content may be logged late.
                     Err(FsError::Stale) => Ok(()),
                     Err(error) => Err(error),
@@ -213,13 +164,28 @@ impl Fs {
         }
     }
 
+    async fn replay_rename(&self, record: &Record, rename: &RenameRecord<'_>) -> FsResult<()> {
+        let root = Cred::root();
+        let from_name = entry_name(rename.from_name)?;
+        let to_name = entry_name(rename.to_name)?;
+        let from = self.by_number(rename.from).await?;
+        let to = self.by_number(rename.to).await?;
+        if let Some(whiteout) = rename.whiteout {
+            let (old, new) = ((&from, from_name), (&to, to_name));
+            return self.replay_whiteout(record.seq, whiteout, old, new).await;
+        }
+        if record.kind == kind::RENAME {
+            let renamed = self.rename(from.id(), from_name, to.id(), to_name, &root);
+            renamed.await.map(drop)
+        } else {
+            let exchanged = self.exchange(from.id(), from_name, to.id(), to_name, &root);
+            exchanged.await.map(drop)
+        }
+    }
+
     /// Replays what changes one file's content and attributes.
-    async fn apply_to_file(
-        &self,
-        record: &Record,
-        mut body: Reader<'_>,
-        file: &Rc<Znode>,
-    ) -> FsResult<()> {
+    async fn apply_to_file(&self, record: &Record, file: &Rc<Znode>) -> FsResult<()> {
+        let body = record.body.as_slice();
         let root = Cred::root();
         match record.kind {
             kind::WRITE => {
@@ -238,41 +204,41 @@ impl Fs {
                     .map(drop)
             }
             kind::WRITE2 => {
-                let [_, offset, len] = body.words()?;
-                let end = offset.checked_add(len).ok_or(DAMAGED)?;
+                let range = RangeRecord::decode(body).ok_or(DAMAGED)?;
+                let end = range.offset.checked_add(range.length).ok_or(DAMAGED)?;
                 if end > file.size() {
                     self.replay_size(file, end).await?;
                 }
                 Ok(())
             }
             kind::TRUNCATE => {
-                let [_, offset, len] = body.words()?;
-                let end = offset.checked_add(len).ok_or(DAMAGED)?;
+                let RangeRecord { offset, length, .. } =
+                    RangeRecord::decode(body).ok_or(DAMAGED)?;
+                let end = offset.checked_add(length).ok_or(DAMAGED)?;
                 // OpenZFS: module/os/linux/zfs/zfs_znode_os.c, zfs_freesp.
-                if len == 0 && offset <= file.size() {
+                if length == 0 && offset <= file.size() {
                     return self.replay_size(file, offset).await;
                 }
                 if offset < file.size() {
-                    self.punch(file.id(), offset, len, &root).await?;
+                    self.punch(file.id(), offset, length, &root).await?;
                 }
                 if end > file.size() {
                     self.replay_size(file, end).await?;
                 }
                 Ok(())
             }
-            kind::SETATTR => self.replay_setattr(body, file).await,
-            kind::ACL_V0 => {
-                let [_, count] = body.words()?;
-                self.replay_acl(file, count, body).await
+            kind::SETATTR => {
+                let set = SetattrRecord::decode(body).ok_or(DAMAGED)?;
+                self.replay_setattr(&set, file).await
             }
-            kind::ACL => {
-                let [_, count, domains, ids, _, _] = body.words()?;
-                if domains != 0 || ids != 0 {
-                    return Err(FsError::NotSupported);
-                }
-                self.replay_acl(file, count, body).await
+            kind::ACL_V0 | kind::ACL => {
+                let given = AclRecord::decode(record.kind, body).ok_or(DAMAGED)?;
+                self.replay_acl(file, own_aces(&given.acl)?).await
             }
-            kind::SETSAXATTR => self.replay_list_entry(body, file).await,
+            kind::SETSAXATTR => {
+                let entry = SetSaXattrRecord::decode(body).ok_or(DAMAGED)?;
+                self.replay_list_entry(&entry, file).await
+            }
             _ => Err(FsError::NotSupported),
         }
     }
@@ -316,61 +282,24 @@ impl Fs {
         }
     }
 
-    async fn replay_create(&self, record: u64, mut body: Reader<'_>) -> FsResult<()> {
-        let [
-            dir,
-            object,
-            mode,
-            uid,
-            gid,
-            generation,
-            seconds,
-            nanoseconds,
-            rdev,
-        ] = body.words()?;
-        let crtime = [seconds, nanoseconds];
+    async fn replay_create(&self, record: u64, create: &CreateRecord<'_>) -> FsResult<()> {
+        let CreateRecord {
+            file, name, target, ..
+        } = *create;
         // Ids of other domains are numbers of a table that only the writer's memory had.
-        if uid >> 32 != 0 || gid >> 32 != 0 {
+        if file.uid >> 32 != 0 || file.gid >> 32 != 0 {
             return Err(FsError::NotSupported);
         }
-        let list = match record {
-            kind::CREATE_ACL | kind::CREATE_ACL_ATTR | kind::MKDIR_ACL | kind::MKDIR_ACL_ATTR => {
-                let [count, domains, ids, bytes, _] = body.words()?;
-                if domains != 0 || ids != 0 {
-                    return Err(FsError::NotSupported);
-                }
-                Some((count, bytes))
-            }
-            _ => None,
-        };
-        let optional = match record {
-            kind::CREATE_ATTR | kind::MKDIR_ATTR | kind::CREATE_ACL_ATTR | kind::MKDIR_ACL_ATTR => {
-                Some(body.optional()?)
-            }
-            _ => None,
-        };
-        let acl = match list {
-            Some((count, bytes)) => {
-                let padded = bytes.checked_next_multiple_of(8).ok_or(DAMAGED)?;
-                let entries = body.take(index(padded))?;
-                (count > 0)
-                    .then(|| stored_acl(entries, count))
-                    .transpose()?
-            }
+        let acl = match &create.acl {
+            Some(acl) => Some(own_aces(acl)?).filter(|aces| !aces.is_empty()),
             None => None,
         };
-        let name = body.text()?;
-        let target = if record == kind::SYMLINK {
-            body.text()?
-        } else {
-            &[]
-        };
-        let file_type = FileType::of_mode(mode).ok_or(DAMAGED)?;
-        let dir = self.by_number(dir).await?;
+        let file_type = FileType::of_mode(file.mode).ok_or(DAMAGED)?;
+        let dir = self.by_number(create.dir).await?;
         let given = ReplayedIdentity {
-            object: ObjectId(object & OBJECT_MASK),
-            generation,
-            slots: u8::try_from((object >> 56) + 1).unwrap_or(u8::MAX),
+            object: ObjectId(file.object & OBJECT_MASK),
+            generation: file.generation,
+            slots: u8::try_from(file.slots).unwrap_or(u8::MAX),
         };
         if given.slots > 32 || (name.is_empty() && record != kind::MKXATTR) {
             return Err(DAMAGED);
@@ -378,33 +307,36 @@ impl Fs {
         self.make_room(given.object).await?;
         let kind = NewFile {
             file_type,
-            rdev: if rdev == 0 {
+            rdev: if file.rdev == 0 {
                 DeviceNumber::default()
             } else {
-                device_number(rdev)
+                device_number(file.rdev)
             },
             target,
         };
         let in_hidden = Self::is_in_xattr_tree(&dir) || record == kind::MKXATTR;
         let set = SetAttr::default();
         let mut attrs = self.new_attrs(&dir.attrs.borrow(), &kind, &set, &Cred::root())?;
-        attrs.mode = mode & 0xffff;
-        attrs.uid = uid;
-        attrs.gid = gid;
+        attrs.mode = file.mode & 0xffff;
+        attrs.uid = file.uid;
+        attrs.gid = file.gid;
         attrs.parent = dir.object;
-        attrs.crtime = crtime;
-        (attrs.atime, attrs.mtime, attrs.ctime) = (crtime, crtime, crtime);
+        attrs.crtime = file.crtime;
+        (attrs.atime, attrs.mtime, attrs.ctime) = (file.crtime, file.crtime, file.crtime);
         if in_hidden {
             attrs.flags |= XATTR;
         }
         match acl {
-            Some(acl) => set_acl(&mut attrs, &acl)?,
+            Some(acl) => set_acl(&mut attrs, acl),
             None if in_hidden => set_trivial_acl(&mut attrs),
             // As when it was made.
             None => self.give_first_list(&dir.attrs.borrow(), &mut attrs)?,
         }
-        if let Some(optional) = optional {
-            optional.apply(&mut attrs);
+        if let Some(optional) = &create.optional {
+            attrs.flags = (attrs.flags & !flags::SETTABLE) | flags_after(optional, attrs.flags);
+            if optional.asked & optional_attribute::CRTIME != 0 {
+                attrs.crtime = optional.crtime;
+            }
         }
         attrs.check_lengths()?;
         self.0.given.set(Some(given));
@@ -416,12 +348,14 @@ impl Fs {
     }
 
     /// A rename that left a whiteout, a character device 0:0, under the old name.
-    async fn replay_whiteout(&self, seq: u64, mut body: Reader<'_>) -> FsResult<()> {
-        let [from, to] = body.words()?;
-        let [object, mode, uid, gid, generation, seconds, nanoseconds, _] = body.words()?;
-        let (from_name, to_name) = (body.name()?, body.name()?);
-        let (from, to) = (self.by_number(from).await?, self.by_number(to).await?);
-        if self.find(&from, from_name).await?.is_some() {
+    async fn replay_whiteout(
+        &self,
+        seq: u64,
+        whiteout: NewObject,
+        (from, from_name): (&Rc<Znode>, &[u8]),
+        (to, to_name): (&Rc<Znode>, &[u8]),
+    ) -> FsResult<()> {
+        if self.find(from, from_name).await?.is_some() {
             // Two transactions: until the second, only what was before this record counts as done. A replay that begins again
             // between them finds no old name.
             self.0.replaying.set(Some(seq - 1));
@@ -431,23 +365,18 @@ impl Fs {
             self.0.replaying.set(Some(seq));
             moved?;
         }
-        let mut words = Vec::new();
-        for word in [
-            from.object,
-            object,
-            mode,
-            uid,
-            gid,
-            generation,
-            seconds,
-            nanoseconds,
-            0,
-        ] {
-            words.extend_from_slice(&word.to_le_bytes());
-        }
-        words.extend_from_slice(from_name);
-        words.push(0);
-        self.replay_create(kind::CREATE, Reader(&words)).await
+        let create = CreateRecord {
+            dir: from.object,
+            file: NewObject {
+                rdev: 0,
+                ..whiteout
+            },
+            acl: None,
+            optional: None,
+            name: from_name,
+            target: b"",
+        };
+        self.replay_create(kind::CREATE, &create).await
     }
 
     /// Blocks cloned from somewhere: here they become blocks of the file's own, with the same bytes. What they were cloned
@@ -514,41 +443,39 @@ impl Fs {
         Ok(())
     }
 
-    async fn replay_setattr(&self, mut body: Reader<'_>, file: &Rc<Znode>) -> FsResult<()> {
-        let [_, asked, mode, uid, gid, size, a0, a1, m0, m1] = body.words()?;
-        let has = |bit: u64| asked & bit != 0;
+    async fn replay_setattr(&self, record: &SetattrRecord, file: &Rc<Znode>) -> FsResult<()> {
+        let has = |bit: u64| record.mask & bit != 0;
         let id = |value: u64| u32::try_from(value).map_err(|_| FsError::NotSupported);
         let mut set = SetAttr::default();
         if has(mask::MODE) {
-            set.mode = Some(id(mode & 0o7777)?);
+            set.mode = Some(id(record.mode & 0o7777)?);
         }
         if has(mask::UID) {
-            set.uid = Some(id(uid)?);
+            set.uid = Some(id(record.uid)?);
         }
         if has(mask::GID) {
-            set.gid = Some(id(gid)?);
+            set.gid = Some(id(record.gid)?);
         }
         if has(mask::SIZE) && file.file_type() == FileType::Regular {
-            set.size = Some(size);
+            set.size = Some(record.size);
         }
         if has(mask::ATIME) {
-            set.atime = Some(SetTime::Client(timestamp([a0, a1])));
+            set.atime = Some(SetTime::Client(timestamp(record.atime)));
         }
         // OpenZFS: module/os/linux/zfs/zfs_vnops_os.c, zfs_setattr: a new size brings the time with it.
         if has(mask::MTIME) || set.size.is_some() {
-            set.mtime = Some(SetTime::Client(timestamp([m0, m1])));
+            set.mtime = Some(SetTime::Client(timestamp(record.mtime)));
         }
-        if has(mask::OPTIONAL) {
-            let optional = body.optional()?;
+        if let Some(optional) = &record.optional {
             let old = file.flags();
-            let flags = optional.flags(old);
+            let flags = flags_after(optional, old);
             if flags != old & flags::SETTABLE {
                 set.flags = Some(flags);
             }
-            if optional.asked & OPTIONAL_CRTIME != 0 {
+            if optional.asked & optional_attribute::CRTIME != 0 {
                 set.crtime = Some(timestamp(optional.crtime));
             }
-            if optional.asked & OPTIONAL_PROJECT != 0 {
+            if optional.asked & optional_attribute::PROJECT != 0 {
                 set.project = Some(id(optional.project)?);
             }
         }
@@ -557,11 +484,10 @@ impl Fs {
             .map(drop)
     }
 
-    async fn replay_acl(&self, file: &Rc<Znode>, count: u64, body: Reader<'_>) -> FsResult<()> {
-        let acl = stored_acl(body.0, count)?;
+    async fn replay_acl(&self, file: &Rc<Znode>, aces: &[Ace]) -> FsResult<()> {
         let _lock = file.exclusive().await?;
         let mut attrs = file.attrs.borrow().clone();
-        set_acl(&mut attrs, &acl)?;
+        set_acl(&mut attrs, aces);
         attrs.ctime = self.now();
         attrs.check_lengths()?;
         let plan = self.plan_for(file, &attrs).await?;
@@ -571,10 +497,12 @@ impl Fs {
         Ok(())
     }
 
-    async fn replay_list_entry(&self, mut body: Reader<'_>, file: &Rc<Znode>) -> FsResult<()> {
-        let [_, len] = body.words()?;
-        let name = body.name()?;
-        let value = body.take(index(len))?;
+    async fn replay_list_entry(
+        &self,
+        entry: &SetSaXattrRecord<'_>,
+        file: &Rc<Znode>,
+    ) -> FsResult<()> {
+        let (name, value) = (entry_name(entry.name)?, entry.value);
         let _lock = file.exclusive().await?;
         let mut attrs = file.attrs.borrow().clone();
         let mut list = attrs.xattr_list()?;
@@ -595,34 +523,8 @@ impl Fs {
     }
 }
 
-/// Gives a file an ACL as stored.
-fn set_acl(attrs: &mut Attrs, (bytes, count): &(Vec<u8>, u64)) -> FsResult<()> {
-    let aces = ondisk::acl::decode(bytes, index(*count)).map_err(|_| DAMAGED)?;
+/// Gives a file a list.
+fn set_acl(attrs: &mut Attrs, aces: &[Ace]) {
     let wide = attrs.flags;
-    crate::acl::list::give(attrs, &aces, wide);
-    Ok(())
-}
-
-/// Turns the entries of a record (who u32, rights u32, flags u16, type u16) into stored ones: owner, group and everyone
-/// need no id. OpenZFS: include/sys/acl.h, `ace_t`; include/sys/zfs_acl.h, `zfs_ace_t`.
-fn stored_acl(entries: &[u8], count: u64) -> FsResult<(Vec<u8>, u64)> {
-    const ENTRY: usize = 12;
-    const WHO: u16 = 0x1000 | 0x2000 | 0x4000 | 0x40;
-    let mut stored = Vec::new();
-    let wanted = index(count).checked_mul(ENTRY).ok_or(DAMAGED)?;
-    for entry in entries.get(..wanted).ok_or(DAMAGED)?.chunks_exact(ENTRY) {
-        let flags = ondisk::bytes::u16_at(entry, 8);
-        let what = ondisk::bytes::u16_at(entry, 10);
-        if what > 3 {
-            // Entries for single kinds of objects have another layout, and nothing here makes them.
-            return Err(FsError::NotSupported);
-        }
-        stored.extend_from_slice(&what.to_le_bytes());
-        stored.extend_from_slice(&flags.to_le_bytes());
-        stored.extend_from_slice(&entry[4..8]);
-        if !matches!(flags & WHO, 0x1000 | 0x4000 | 0x2040) {
-            stored.extend_from_slice(&u64::from(u32_at(entry, 0)).to_le_bytes());
-        }
-    }
-    Ok((stored, count))
+    crate::acl::list::give(attrs, aces, wide);
 }

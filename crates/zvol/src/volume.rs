@@ -12,7 +12,7 @@ use dmu::zap;
 use dmu::{Objset, Tx};
 use dsl::property::{DatasetKind, Property};
 use dsl::{Dataset, Estimate};
-use ondisk::zil::{CloneRange, record_kind};
+use ondisk::zil_record::{CloneRange, RangeRecord, record_kind};
 use ondisk::{ObjectType, Txg};
 use runtime::IoBuf;
 use runtime::sync::{RangeLock, WHOLE_RANGE};
@@ -626,15 +626,12 @@ impl Volume {
                 self.write_locked(write.offset, vec![data]).await
             }
             record_kind::TRUNCATE => {
-                let words: Vec<u64> = ondisk::bytes::u64s(&record.body).take(3).collect();
-                let &[_, offset, len] = words.as_slice() else {
-                    return Err(DAMAGED);
-                };
-                let end = offset.saturating_add(len).min(self.size());
-                if offset >= end {
+                let range = RangeRecord::decode(&record.body).ok_or(DAMAGED)?;
+                let end = range.offset.saturating_add(range.length).min(self.size());
+                if range.offset >= end {
                     return Ok(());
                 }
-                self.free(offset..end).await
+                self.free(range.offset..end).await
             }
             // Only file systems have others.
             record_kind::WRITE2 => Ok(()),
@@ -714,12 +711,16 @@ enum SyncSetting {
     Disabled,
 }
 
-/// The body of a truncate record: freed bytes. OpenZFS: include/sys/zil.h, `lr_truncate_t`.
-fn truncate_record(offset: u64, len: u64) -> Intent {
-    let words = [DATA.0, offset, len];
+/// The record of freed bytes.
+fn truncate_record(offset: u64, length: u64) -> Intent {
+    let range = RangeRecord {
+        object: DATA.0,
+        offset,
+        length,
+    };
     Intent::Record {
         kind: record_kind::TRUNCATE,
-        body: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        body: range.encode(),
     }
 }
 

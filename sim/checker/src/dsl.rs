@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::dsl::{DeadlistPhys, DslDatasetPhys, DslDirPhys, dataset_flags, zapified_keys};
 use ondisk::feature::Feature;
-use ondisk::zil::{ChainId, CloneRange, LogRecord};
+use ondisk::zil::{ChainId, LogRecord};
+use ondisk::zil_record::CloneRange;
 use ondisk::{BlockPointer, ObjectType, ObjsetType};
 
 use super::blocks::{Bookmark, Checker};

@@ -5,7 +5,7 @@ use dmu::{Traversal, TraverseOptions};
 use dsl::property::DatasetKind;
 use dsl::{Dataset, Estimate, NewDataset};
 use ondisk::bytes::put_u64;
-use ondisk::zil::{CloneRange, record_kind};
+use ondisk::zil_record::{CloneRange, record_kind};
 use ondisk::{BlockPointer, ObjectId, Txg};
 use pool::{Pool, PoolSpec, PropertyValue};
 use zil::{Intent, ItxKind};

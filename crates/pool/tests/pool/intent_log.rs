@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dsl::{Dataset, Estimate};
 use ondisk::ObjectId;
-use ondisk::zil::record_kind;
+use ondisk::zil_record::record_kind;
 use pool::{ImportPolicy, Pool, PoolError, PoolSpec, VdevSpec};
 use runtime::sync::Mutex;
 use runtime::{Handle, IoBuf};
