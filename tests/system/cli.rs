@@ -46,6 +46,23 @@ pub(crate) struct Place {
     environment: Vec<(&'static str, &'static str)>,
 }
 
+/// How long a loaded machine may take for what a test waits for.
+const WAIT_MAX: Duration = Duration::from_secs(180);
+
+/// Looks again and again until `look` finds what it looks for, and returns that. The test fails with what was seen last instead when that
+/// takes too long.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let began = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(seen) => assert!(began.elapsed() < WAIT_MAX, "{what}: {seen}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 impl Place {
     pub(crate) fn new() -> Self {
         // Always as long, so that tables with paths in them come out alike everywhere.
@@ -131,19 +148,13 @@ impl Place {
         self.ceiling = ceiling;
         command.args(flags).stdout(Stdio::null()).stderr(file);
         self.daemon = Some(command.spawn().expect("the daemon starts"));
-        let began = Instant::now();
         // As text, or as JSON.
-        while !["sanbox: ready", "\"message\":\"ready\""]
-            .iter()
-            .any(|line| self.log().contains(line))
-        {
-            assert!(
-                began.elapsed() < Duration::from_secs(120),
-                "no daemon: {}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let ready = ["sanbox: ready", "\"message\":\"ready\""];
+        wait_for("the daemon is ready", || {
+            let log = self.log();
+            let is_ready = ready.iter().any(|line| log.contains(line));
+            is_ready.then_some(()).ok_or(log)
+        });
     }
 
     /// The daemon's process.

@@ -2,12 +2,10 @@
 //! directories are left behind, what an end waits for.
 //! Method: the programs run at a pseudo-terminal (script(1)), beside zdb and rpcinfo, and with mounts.
 
-use std::time::{Duration, Instant};
-
 use tests::golden::Golden;
 use tests::{oracle, skip};
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 use crate::snapdir::can_mount;
 
 /// What is said once at a terminal, without a daemon.
@@ -237,16 +235,15 @@ fn an_end_says_what_it_waits_for() {
     signal(below.pid(), "-STOP");
     let pid = place.pid();
     signal(pid, "-TERM");
-    let began = Instant::now();
     let waits = "still waiting for mounts to be released and pools to be written out: 'tank' (";
-    while !place.log().contains(waits) && began.elapsed() < Duration::from_secs(120) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the end is delayed", || {
+        let log = place.log();
+        log.contains(waits).then_some(()).ok_or(log)
+    });
     signal(below.pid(), "-CONT");
     let daemon = place.take_daemon();
     let ended = daemon.expect("a daemon").wait().expect("its end");
     let log = place.log();
-    assert!(log.contains(waits), "{log}");
     assert!(
         ended.success() && log.ends_with("INFO sanbox: ended\n"),
         "{log}"

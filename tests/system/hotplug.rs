@@ -1,27 +1,14 @@
 //! Disks that go and come while a daemon has the pool: what it does by itself.
 
-use std::time::{Duration, Instant};
-
-use crate::cli::Place;
-
-/// How long the daemon has to notice and to act: it looks every ten seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::cli::{Place, wait_for};
 
 /// Runs a command until it prints `wanted`.
 fn until(place: &Place, line: &str, wanted: &str) {
-    let began = Instant::now();
-    loop {
+    wait_for(line, || {
         let printed = place.run(line);
-        if printed == wanted {
-            return;
-        }
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{line}: {printed}{}",
-            place.log()
-        );
-        std::thread::sleep(Duration::from_millis(200));
-    }
+        let seen = || format!("{printed}{}", place.log());
+        (printed == wanted).then_some(()).ok_or_else(seen)
+    });
 }
 
 /// A disk that is pulled is missed, and an empty one in its place takes over where `autoreplace` is on, and only there.

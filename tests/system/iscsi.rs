@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tests::free_port;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 const IQN: &str = "iqn.2026-11.org.sanbox:test";
 
@@ -364,10 +364,10 @@ fn the_end_is_announced() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("python3 runs");
-    let began = std::time::Instant::now();
-    while !place.run("sanbox target sessions").contains(IQN) {
-        assert!(began.elapsed().as_secs() < 120, "no session");
-    }
+    wait_for("a session", || {
+        let sessions = place.run("sanbox target sessions");
+        sessions.contains(IQN).then_some(()).ok_or(sessions)
+    });
     place.stop();
     let output = initiator.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\ngood\n");

@@ -3,30 +3,20 @@
 
 use std::io::Write as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use tests::free_port;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 use crate::rpc::{Client, Xdr, marked, message};
 
 /// Waits until the log has a line that holds all of `words`; returns it.
 fn logged(place: &Place, words: &[&str]) -> String {
-    let began = Instant::now();
-    loop {
+    wait_for(&format!("a line with {words:?}"), || {
         let log = place.log();
-        let found = log
-            .lines()
-            .find(|line| words.iter().all(|word| line.contains(word)));
-        if let Some(line) = found {
-            return line.to_owned();
-        }
-        assert!(
-            began.elapsed() < Duration::from_secs(120),
-            "no line with {words:?} in:\n{log}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        let mut lines = log.lines();
+        let found = lines.find(|line| words.iter().all(|word| line.contains(word)));
+        found.map(str::to_owned).ok_or_else(|| log.clone())
+    })
 }
 
 fn configure(place: &Place, text: &str) {

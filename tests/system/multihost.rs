@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tests::oracle;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 const HOSTS: [&str; 3] = ["0xaaaa1111", "0xbbbb2222", "0xcccc3333"];
 
@@ -113,12 +113,15 @@ fn one_host_at_a_time() {
         None => std::thread::sleep(Duration::from_secs(12)),
     }
     signal(&here, "-CONT");
-    let began = Instant::now();
-    let mut status = String::new();
-    while !status.contains("SUSPENDED") && began.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(200));
-        status = here.run("zpool status tank | head -6");
-    }
+    let status = wait_for("the pool is suspended", || {
+        let status = here.run("zpool status tank | head -6");
+        let is_suspended = status.contains("SUSPENDED");
+        if is_suspended {
+            Ok(status)
+        } else {
+            Err(status)
+        }
+    });
     assert!(
         status.contains(" state: SUSPENDED")
             && status

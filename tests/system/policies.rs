@@ -1,10 +1,7 @@
 //! Snapshot policies as an administrator meets them: set in a shell, carried out by the daemon, explained, and never run amok, however
 //! often the daemon is killed.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 fn snapshots(place: &Place) -> Vec<String> {
     let listed = place.run("zfs list -Ht snapshot -o name");
@@ -14,15 +11,11 @@ fn snapshots(place: &Place) -> Vec<String> {
 
 #[track_caller]
 fn wait_until(place: &Place, is_so: impl Fn(&[String]) -> bool) {
-    let start = Instant::now();
-    loop {
+    wait_for("snapshots", || {
         let list = snapshots(place);
-        if is_so(&list) {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(120), "{list:?}");
-        sleep(Duration::from_millis(100));
-    }
+        let seen = || format!("{list:?}");
+        is_so(&list).then_some(()).ok_or_else(seen)
+    });
 }
 
 fn restart(place: &mut Place) {
@@ -185,14 +178,9 @@ fn hooks_run_around_a_snapshot() {
     assert_eq!(values, "-\nvm\n");
     // The thaw comes after the snapshot.
     let expected = format!("before {}\nafter\n", taken[0]);
-    let start = Instant::now();
-    while place.run("cat hooks") != expected {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "{}",
-            place.run("cat hooks")
-        );
-        sleep(Duration::from_millis(100));
-    }
+    wait_for("the hook after the snapshot", || {
+        let hooks = place.run("cat hooks");
+        (hooks == expected).then_some(()).ok_or(hooks)
+    });
     place.stop();
 }

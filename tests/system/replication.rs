@@ -2,9 +2,9 @@
 //! interruptions, and judged by OpenZFS.
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 /// Two pools, and a tree with snapshots in one of them.
 const POOLS: &str = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && \
@@ -248,15 +248,7 @@ fn jobs_that_take_snapshots_keep_one_and_take_none_without_their_target() {
 
 #[track_caller]
 fn wait_until(place: &Place, what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(
-            start.elapsed() < Duration::from_secs(180),
-            "{what}: {}",
-            place.log()
-        );
-        sleep(Duration::from_millis(50));
-    }
+    wait_for(what, || is_so().then_some(()).ok_or_else(|| place.log()));
 }
 
 /// The daemon is killed again and again while it sends; in the end both sides are equal, OpenZFS finds nothing, and a stream that was cut off

@@ -1,11 +1,10 @@
 //! SMB: what Samba's own client and conformance suites see of a dataset with `sharesmb`, and that Samba lives and dies with the daemon.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use tests::{free_port, skip};
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 /// What this needs that a machine may not have: root, FUSE, Samba, its client and its suites.
 fn missing() -> Option<&'static str> {
@@ -71,15 +70,11 @@ impl Shared {
 
     /// Waits until the log has a line so many times.
     fn wait_for(&self, line: &str, times: usize) {
-        let began = Instant::now();
-        while self.place.log().matches(line).count() < times {
-            assert!(
-                began.elapsed() < Duration::from_secs(120),
-                "no '{line}': {}",
-                self.place.log()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for(line, || {
+            let log = self.place.log();
+            let is_there = log.matches(line).count() >= times;
+            is_there.then_some(()).ok_or(log)
+        });
     }
 
     /// What smbclient says to commands at a share.
@@ -105,15 +100,11 @@ impl Shared {
     }
 
     fn wait_until_gone(&self) {
-        let began = Instant::now();
-        while !self.samba().is_empty() {
-            assert!(
-                began.elapsed() < Duration::from_secs(120),
-                "{:?}",
-                self.samba()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for("the end of Samba", || {
+            let left = self.samba();
+            let seen = || format!("{left:?}");
+            left.is_empty().then_some(()).ok_or_else(seen)
+        });
     }
 }
 
@@ -217,14 +208,10 @@ fn samba_lives_and_ends_with_the_daemon() {
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null());
         let client = client.spawn().expect("a client");
-        let began = Instant::now();
-        while !shared
-            .place
-            .run("sanbox smb status -H")
-            .contains("tank/share:/f")
-        {
-            assert!(began.elapsed() < Duration::from_secs(120));
-        }
+        wait_for("an open file", || {
+            let status = shared.place.run("sanbox smb status -H");
+            status.contains("tank/share:/f").then_some(()).ok_or(status)
+        });
         client
     };
     let end = |mut client: std::process::Child| {

@@ -4,9 +4,8 @@
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant};
 
-use crate::cli::{Place, program};
+use crate::cli::{Place, program, wait_for};
 
 struct Tour {
     place: Place,
@@ -38,17 +37,13 @@ impl Tour {
             .stdout(out)
             .process_group(0);
         let running = Running(command.spawn().expect("the tour starts"));
-        let began = Instant::now();
-        loop {
+        let text = wait_for("the tour", || {
             let text = std::fs::read_to_string(&said).unwrap_or_default();
-            if text.contains("^C ends the appliance") {
-                assert!(text.contains("mount -t nfs"), "{text}");
-                return running;
-            }
-            let limit = Duration::from_secs(90);
-            assert!(began.elapsed() < limit, "no tour: {text}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let is_over = text.contains("^C ends the appliance");
+            if is_over { Ok(text) } else { Err(text) }
+        });
+        assert!(text.contains("mount -t nfs"), "{text}");
+        running
     }
 
     /// ^C: every process of the group is told. Returns how the tour ended.
