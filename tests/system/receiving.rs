@@ -340,6 +340,100 @@ fn an_interrupted_receive_goes_on_where_it_was() {
     judged(&place);
 }
 
+/// What an interrupted receive left is sent on (`-S`), whole and incremental, to us and to OpenZFS's own code; the first sender's rest
+/// completes it.
+#[test]
+fn what_a_receive_left_is_sent_on() {
+    let (place, _golden) = pools();
+    let made = place.run(
+        "head -c 3000000 /dev/urandom > f; zfs create tank/src && sanbox put f tank/src:/f && zfs snapshot tank/src@a && \
+         sanbox put f tank/src:/g && zfs snapshot tank/src@b && zfs send tank/src@a | zfs receive -u tank/inc && \
+         zfs send tank/src@a | zfs receive -u tank/inc2 && \
+         for t in full inc; do [ $t = full ] && from= || from='-i @a'; \
+           zfs send $from tank/src@b | head -c 2000000 | zfs receive -su tank/$t 2>&1 | grep -c 'snapshot is saved'; done",
+    );
+    assert_eq!(made, "1\n1\n");
+    let sent = place.run(
+        "zfs send -nvP -S tank/full | grep -c -e toguid -e '^full'; zfs send -S tank/full > part; zfs send --saved tank/inc > inc; \
+         zfs receive -su tank/full2 < part 2>&1 | grep -c 'snapshot is saved'; \
+         zfs receive -su tank/inc2 < inc 2>&1 | grep -c 'snapshot is saved'; \
+         sanbox zstream dump part 2>&1 | grep -c -e toname.=.tank/src@b -e 'END checksum' -e 'cut short'",
+    );
+    // The last: its name, and that it has no END.
+    assert_eq!(sent, "2\n1\n1\n2\n");
+    let object = |name: &str| token_contents(&place, name).1;
+    if oracle::refpool().is_some() {
+        // All of it arrived, and not more.
+        let place_of = |name: &str| {
+            let text = object(name);
+            let line = text.lines().find(|line| line.contains("object = "));
+            line.map(str::to_owned)
+        };
+        assert_eq!(place_of("tank/full2"), place_of("tank/full"));
+        assert_eq!(place_of("tank/inc2"), place_of("tank/inc"));
+    }
+    let whole = place.run(
+        "for d in full2 inc2; do zfs send -t $(zfs get -Hpo value receive_resume_token tank/$d) | zfs receive -su tank/$d; done",
+    );
+    assert_eq!(whole, "");
+    for name in ["full2", "inc2"] {
+        assert_eq!(
+            sums(&place, &format!("tank/{name}@b")),
+            sums(&place, "tank/src@b"),
+            "{name}"
+        );
+    }
+    let usage =
+        |arguments: &str| place.run(&format!("zfs send {arguments} 2>&1 > out | head -n 1"));
+    let incompatible = "incompatible flags combined with saved send flag\n";
+    for (arguments, expect) in [
+        ("-S -i @a tank/full", incompatible),
+        ("-S -R tank/full", incompatible),
+        ("-S -p tank/full", incompatible),
+        ("-S -w tank/full", incompatible),
+        (
+            "-S tank/src@a",
+            "saved send must specify the dataset with partially-received state\n",
+        ),
+        ("-S", "missing snapshot argument\n"),
+        ("-S -t 1-0", "invalid flags combined with -t\n"),
+        (
+            "-S tank/src",
+            "saved send failed: 'tank/src' has no partially-received state\n",
+        ),
+    ] {
+        assert_eq!(usage(arguments), expect, "zfs send {arguments}");
+    }
+    openzfs_receives_what_was_left(&place);
+    judged(&place);
+}
+
+fn openzfs_receives_what_was_left(place: &Place) {
+    if oracle::refpool().is_none() {
+        return;
+    }
+    let work = place.path("work");
+    let made = place.run(
+        "truncate -s 256M other && zpool create -O mountpoint=none other $PWD/other && zpool export other",
+    );
+    assert_eq!(made, "");
+    let images = [work.join("other")];
+    let take = |how: &str, file: &str| {
+        let operation = format!("{how}:other/half@b={}", work.join(file).display());
+        let said = oracle::refpool_does("other", &images, &[operation]);
+        let said = said.expect("OpenZFS receives");
+        assert!(!said.contains("error"), "{said}");
+    };
+    take("takes", "part");
+    let rest = place.run(
+        "zpool import -d $PWD other && zfs send -t $(zfs get -Hpo value receive_resume_token other/half) > rest && zpool export other",
+    );
+    assert_eq!(rest, "");
+    take("take", "rest");
+    assert_eq!(place.run("zpool import -d $PWD other"), "");
+    assert_eq!(sums(place, "other/half@b"), sums(place, "tank/src@b"));
+}
+
 /// OpenZFS's own code receives what we send: whole, incremental, with blocks as they are stored, and a stream that it got half of and
 /// that we go on with. (Not `-e`: OpenZFS's receivers lose an embedded spill block, as the manifest of the golden streams shows.)
 #[test]

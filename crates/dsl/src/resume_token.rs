@@ -20,8 +20,8 @@ use ondisk::{ObjectId, ObjectType};
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
-use crate::error::Result;
-use crate::types::ResumePoint;
+use crate::error::{DslError, Result};
+use crate::types::{ResumePoint, SavedReceive};
 
 /// The directory below a dataset that an incremental receive writes to until it is complete.
 const RECEIVING: &str = "%recv";
@@ -198,6 +198,22 @@ impl DslPool {
             return Ok(None);
         }
         Ok(zap::lookup_u64(mos, dataset, key).await?)
+    }
+
+    /// The snapshot that a dataset is the unfinished part of.
+    pub(crate) async fn saved_snapshot(&self, dataset: ObjectId) -> Result<Option<SavedReceive>> {
+        let Some(guid) = self.resume_number(dataset, TO_GUID).await? else {
+            return Ok(None);
+        };
+        let Some(ZapValue::U8(mut name)) = zap::lookup(&self.mos, dataset, TO_NAME).await? else {
+            return Err(DslError::corrupt("state of a receive", dataset));
+        };
+        name.truncate(
+            name.iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(name.len()),
+        );
+        Ok(Some(SavedReceive { guid, name }))
     }
 
     /// Where a receive goes on, if `begin` opens the stream that continues it.

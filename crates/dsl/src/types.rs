@@ -236,6 +236,14 @@ pub struct HistoryEvent {
     pub txg: Txg,
 }
 
+/// The snapshot whose receive was interrupted, as the stream that is a part of it names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SavedReceive {
+    pub(crate) guid: u64,
+    /// At the first sender.
+    pub(crate) name: Vec<u8>,
+}
+
 /// A record that was applied: where a receive would go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct ResumePoint {

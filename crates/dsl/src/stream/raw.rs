@@ -72,6 +72,7 @@ impl DslPool {
             snapshot,
             objset,
             keys: Some(keys),
+            saved: None,
         })
     }
 

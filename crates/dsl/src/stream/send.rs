@@ -53,6 +53,9 @@ pub struct SendOptions {
     pub compressed: bool,
     /// All that above, and blocks of encrypted datasets are sent encrypted, as they are stored; their key is not needed (`-w`).
     pub raw: bool,
+    /// What an interrupted receive left is sent (`-S`). The stream has no END: its receive is interrupted too, and can be resumed from
+    /// the first sender.
+    pub saved: bool,
     /// Nothing is read and no payload is written: for the size alone (`-n`).
     pub dry_run: bool,
 }
@@ -141,6 +144,8 @@ pub struct Sender {
     options: SendOptions,
     features: u64,
     to_guid: u64,
+    /// It ends with an END.
+    is_whole: bool,
     from_txg: Txg,
     /// Objects the table of dnodes has room for, and the shift of its pointers.
     objects_max: u64,
@@ -181,6 +186,7 @@ impl Sender {
             snapshot,
             objset,
             keys,
+            saved,
         } = source;
         let mut features = features(&snapshot, &objset, options).await?;
         let (mut list, mut first) = (NvList::new(), None);
@@ -223,6 +229,11 @@ impl Sender {
         if phys.flags & ondisk::dsl::dataset_flags::CASE_INSENSITIVE != 0 {
             flags |= begin_flags::CASE_INSENSITIVE;
         }
+        let is_whole = saved.is_none();
+        let (to_guid, to_name) = match saved {
+            Some(saved) => (saved.guid, saved.name),
+            None => (phys.guid, snapshot.name().into_bytes()),
+        };
         let mut writer = StreamWriter::default();
         let begin = Begin {
             kind: StreamKind::Substream,
@@ -230,9 +241,9 @@ impl Sender {
             creation_time: phys.creation_time,
             objset_type: u32::try_from(objset.kind().0).unwrap_or(0),
             flags,
-            to_guid: phys.guid,
+            to_guid,
             from_guid: from.map_or(0, |from| from.guid),
-            to_name: snapshot.name().into_bytes(),
+            to_name,
             payload_len: u32::try_from(list.len()).expect("a list of numbers and keys"),
         };
         writer.put(&StreamRecord::Begin(begin), &list);
@@ -242,7 +253,8 @@ impl Sender {
             services,
             options,
             features,
-            to_guid: phys.guid,
+            to_guid,
+            is_whole,
             from_txg,
             objects_max: 0,
             table_shift: 0,
@@ -268,7 +280,11 @@ impl Sender {
             match self.ahead.pop_front() {
                 Some(planned) => self.write(planned).await?,
                 None => {
-                    self.writer.end(self.to_guid);
+                    if self.is_whole {
+                        self.writer.end(self.to_guid);
+                    } else {
+                        self.writer.flush();
+                    }
                     self.ended = true;
                 }
             }

@@ -4,6 +4,7 @@ use dmu::Objset;
 
 use super::NvList;
 use crate::dataset::Dataset;
+use crate::types::SavedReceive;
 
 /// What a stream is made of.
 pub(super) struct SendSource {
@@ -13,4 +14,6 @@ pub(super) struct SendSource {
     pub(super) objset: Objset,
     /// Of a raw stream: what its BEGIN says of the keys.
     pub(super) keys: Option<NvList>,
+    /// Of what an interrupted receive left: the snapshot that it is a part of.
+    pub(super) saved: Option<SavedReceive>,
 }

@@ -2,23 +2,27 @@
 
 use std::rc::Rc;
 
+use ondisk::dsl::dataset_flags;
 use ondisk::{ObjectId, Txg};
 
 use super::send::{SendFrom, SendOptions, SendResume, Sender};
 use super::send_source::SendSource;
+use super::target::CLONE_NAME;
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
-use crate::dsl_pool::DslPool;
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck::split;
+use crate::types::SavedReceive;
 
 impl Hierarchy {
     /// Begins the stream of a snapshot: as a whole, or from an earlier snapshot or bookmark of its dataset or of one it is a clone
     /// of. With `resume`, what comes before that place is left out. The snapshot cannot be destroyed until the sender is dropped.
+    /// With the option `saved` it is a file system or volume: what an interrupted receive into it left is sent.
     ///
     /// # Errors
-    /// `NotFound`; `WrongKind` for what is no snapshot; `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
+    /// `NotFound`; `WrongKind` for what is no snapshot; `NotResumable` where no receive left anything, `Busy` while one goes on; `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
     /// reading.
     pub async fn send(
         &self,
@@ -30,8 +34,13 @@ impl Hierarchy {
         let (source, from) = {
             let pool = self.pool();
             let _names = pool.config.read().await;
-            let found = pool.find(snapshot).await?;
-            if found.snapshot.is_none() {
+            let (found, saved) = if options.saved {
+                let (found, saved) = pool.saved_receive(snapshot).await?;
+                (found, Some(saved))
+            } else {
+                (pool.find(snapshot).await?, None)
+            };
+            if found.snapshot.is_none() && saved.is_none() {
                 return Err(DslError::WrongKind {
                     name: snapshot.into(),
                 });
@@ -43,10 +52,17 @@ impl Hierarchy {
                 pool.open_dataset(found).await?
             };
             let from = match from {
-                Some(from) => Some(pool.send_from(&dataset, from).await?),
+                Some(from) => {
+                    let mut counted = pool.send_from(&dataset, from).await?;
+                    if saved.is_some() {
+                        // The part lies in a hidden clone; the whole will not be one.
+                        counted.is_clone = split(from).head != snapshot;
+                    }
+                    Some(counted)
+                }
                 None => None,
             };
-            let source = if raw {
+            let mut source = if raw {
                 let ivset = from.map_or(0, |from| from.ivset_guid);
                 pool.raw_source(dataset, ivset).await?
             } else {
@@ -54,8 +70,10 @@ impl Hierarchy {
                     objset: dataset.objset(),
                     snapshot: dataset,
                     keys: None,
+                    saved: None,
                 }
             };
+            source.saved = saved;
             (source, from)
         };
         Sender::new(source, from, options, resume).await
@@ -63,6 +81,26 @@ impl Hierarchy {
 }
 
 impl DslPool {
+    /// Finds what an interrupted receive into a dataset left.
+    async fn saved_receive(self: &Rc<Self>, name: &str) -> Result<(Found, SavedReceive)> {
+        let hidden = format!("{name}/{CLONE_NAME}");
+        let part = match self.find_dir(&hidden).await? {
+            Some(_) => hidden,
+            None => name.to_owned(),
+        };
+        let found = self.find(&part).await?;
+        let state = self.load_dataset(found.dataset, None).await?;
+        let saved = self.saved_snapshot(found.dataset).await?;
+        let (true, Some(saved)) = (state.phys().flags & dataset_flags::INCONSISTENT != 0, saved)
+        else {
+            return Err(DslError::NotResumable { name: name.into() });
+        };
+        if state.handles() != 0 {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        Ok((found, saved))
+    }
+
     async fn send_from(self: &Rc<Self>, to: &Dataset, from: &str) -> Result<SendFrom> {
         let dir = to.state().dir();
         let parts = split(from);

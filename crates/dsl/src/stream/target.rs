@@ -25,7 +25,7 @@ use crate::property::{DatasetKind, Setting};
 use crate::types::ResumePoint;
 
 /// Name of the hidden clone below the dataset that is received into. OpenZFS: module/zfs/dmu_recv.c, recv_clone_name.
-const CLONE_NAME: &str = "%recv";
+pub(super) const CLONE_NAME: &str = "%recv";
 
 /// What a stream is received into.
 #[derive(Clone, Debug, Default)]

@@ -102,7 +102,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.fail("Cannot specify dataset exclusion (-X) on a non-recursive send."));
     }
     if let Some(token) = options.token.take() {
-        if options.from.is_some() || options.recursive || options.has_list() {
+        if options.from.is_some() || options.recursive || options.has_list() || options.stream.saved
+        {
             return Err(session.misuse("invalid flags combined with -t"));
         }
         if !operands.is_empty() {
@@ -115,6 +116,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         [name] => name,
         _ => return Err(session.misuse("too many arguments")),
     };
+    if options.stream.saved {
+        return saved(session, name, &options).await;
+    }
     if options.skip_missing && !options.recursive {
         return Err(
             session.misuse("skip-missing flag can only be used in conjunction with replicate")
@@ -247,12 +251,7 @@ fn check_warnings(session: &Session, name: &str, plan: &SendPlan) -> Outcome {
 async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
     let fail = |why: String| session.fail(format!("cannot resume send: {why}"));
     let list = unpack_token(token).map_err(|error| fail(error.to_string()))?;
-    if options.verbose {
-        let mut text = b"resume token contents:\n".to_vec();
-        if nvlist::print(&mut text, &list, 0).is_ok() {
-            tell(session, &String::from_utf8_lossy(&text), options);
-        }
-    }
+    tell_token(session, &list, options);
     let (Some(name), Some(object), Some(offset), Some(to_guid)) = (
         list.str("toname"),
         list.u64("object"),
@@ -288,18 +287,83 @@ async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
             }
         },
     };
+    let resume = Some(SendResume { object, offset });
+    send_rest(session, &pool, (snapshot, from, resume), &list, options).await
+}
+
+/// Sends what a token is of: with the features that the stream began with.
+async fn send_rest(
+    session: &Session,
+    pool: &PoolHandle,
+    (snapshot, from, resume): (String, Option<String>, Option<SendResume>),
+    token: &NvList,
+    options: &Options,
+) -> Outcome {
     let mut stream = options.stream;
-    may_contain(&list, &mut stream);
+    may_contain(token, &mut stream);
     let plan = SendPlan {
         streams: vec![SendRequest {
             snapshot,
             from,
             options: stream,
-            resume: Some(SendResume { object, offset }),
+            resume,
         }],
         ..SendPlan::default()
     };
-    send(session, &pool, &plan, options).await
+    send(session, pool, &plan, options).await
+}
+
+/// `-S`: what an interrupted receive into a dataset left.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_send_saved
+async fn saved(session: &Session, name: &str, options: &Options) -> Outcome {
+    let stream = options.stream;
+    let has_form = stream.large_blocks || stream.embedded || stream.compressed || stream.raw;
+    if options.from.is_some() || options.recursive || options.has_list() || has_form {
+        return Err(session.misuse("incompatible flags combined with saved send flag"));
+    }
+    if name.contains('@') {
+        return Err(
+            session.misuse("saved send must specify the dataset with partially-received state")
+        );
+    }
+    let key = "receive_resume_token";
+    let query = PropertyQuery::Named(vec![key.to_owned()]);
+    let (pool, info) = open(session, name, &query).await?;
+    let token = info.property(key).and_then(|token| token.value.text());
+    let fail = |why: String| session.fail(format!("saved send failed: {why}"));
+    let Some(token) = token else {
+        return Err(fail(format!("'{name}' has no partially-received state")));
+    };
+    let list = unpack_token(token).map_err(|error| fail(error.to_string()))?;
+    tell_token(session, &list, options);
+    let from = match list.u64("fromguid").filter(|guid| *guid != 0) {
+        None => None,
+        Some(guid) => match by_guid(&pool, name, guid, true).await {
+            Some(from) => Some(from),
+            None => {
+                return Err(fail(format!(
+                    "incremental source {guid:#x} no longer exists"
+                )));
+            }
+        },
+    };
+    send_rest(
+        session,
+        &pool,
+        (name.to_owned(), from, None),
+        &list,
+        options,
+    )
+    .await
+}
+
+fn tell_token(session: &Session, list: &NvList, options: &Options) {
+    if options.verbose {
+        let mut text = b"resume token contents:\n".to_vec();
+        if nvlist::print(&mut text, list, 0).is_ok() {
+            tell(session, &String::from_utf8_lossy(&text), options);
+        }
+    }
 }
 
 /// What the stream was begun with, it goes on with.
@@ -345,7 +409,7 @@ fn take(session: &Session, option: SendOption, options: &mut Options) -> Outcome
                 embedded: true,
                 compressed: true,
                 raw: true,
-                dry_run: false,
+                ..options.stream
             };
         }
         SendOption::DryRun => options.dry_run = true,
@@ -363,9 +427,7 @@ fn take(session: &Session, option: SendOption, options: &mut Options) -> Outcome
         SendOption::Redact(_) => {
             options.unsupported.get_or_insert('d');
         }
-        SendOption::Saved => {
-            options.unsupported.get_or_insert('S');
-        }
+        SendOption::Saved => options.stream.saved = true,
     }
     Ok(())
 }
