@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::Context as _;
 use checker::{FileImage, Image, Options};
 
-const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories|--devices|--removals] [--zdb-every N]
+const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
+               [--histories|--replicas|--devices|--removals]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-       sanbox-sim seed|fault S [--once] [--histories|--devices|--removals] [--trace FILE] [--dump DIR]
+       sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim check [--crashed] IMAGE...
@@ -19,6 +20,7 @@ campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (
 faults    the same with disks that vanish, return, rot, lie, hang, fail and die, within the redundancy of each layout
 seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
+--replicas   the same, with snapshots sent and received whole, incremental and in parts
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again

@@ -21,6 +21,8 @@ struct Options {
     once: bool,
     /// Plans of long histories of datasets.
     histories: bool,
+    /// Plans in which snapshots are sent and received.
+    replicas: bool,
     /// Plans in which the pool's devices change.
     devices: bool,
     /// Plans in which vdevs with data join and leave.
@@ -38,6 +40,8 @@ impl Options {
     fn plan(&self, seed: u64) -> Plan {
         if self.histories {
             Plan::history(seed)
+        } else if self.replicas {
+            Plan::replicas(seed)
         } else if self.devices {
             Plan::devices(seed)
         } else if self.removals {
@@ -64,6 +68,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         jobs: 2,
         once: false,
         histories: false,
+        replicas: false,
         devices: false,
         removals: false,
         zdb_every: None,
@@ -83,6 +88,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         match arg.as_str() {
             "--once" => options.once = true,
             "--histories" => options.histories = true,
+            "--replicas" => options.replicas = true,
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
             "--seeds" => options.seeds = number()?,
@@ -245,6 +251,7 @@ fn worker_words(options: &Options) -> Vec<String> {
     let flags = [
         ("--once", options.once),
         ("--histories", options.histories),
+        ("--replicas", options.replicas),
         ("--devices", options.devices),
         ("--removals", options.removals),
     ];

@@ -28,13 +28,13 @@ const ROOT: &str = "tank/fs";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thing {
     /// A print of its contents; `None` when they are not certain.
-    print: Option<u64>,
+    pub(super) print: Option<u64>,
     /// The snapshot it was cloned from.
-    origin: Option<String>,
+    pub(super) origin: Option<String>,
     /// The txg it was made in, 0 when that is not known yet.
-    created: u64,
+    pub(super) created: u64,
     /// A volume, or a snapshot of one.
-    volume: bool,
+    pub(super) volume: bool,
 }
 
 /// Datasets and snapshots by full name.
@@ -60,6 +60,10 @@ impl DatasetHistory {
             acknowledged: Names::from([(ROOT.to_owned(), Thing::default())]),
             under_way: None,
         }
+    }
+
+    pub(super) fn thing_mut(&mut self, name: &str) -> Option<&mut Thing> {
+        self.acknowledged.get_mut(name)
     }
 
     fn end(&mut self) {
@@ -144,7 +148,7 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
 }
 
 /// Reads a dataset whole and returns a number that tells its contents from others.
-async fn print(pool: &PoolHandle, name: &str, volume: bool) -> Result<u64, String> {
+pub(super) async fn print(pool: &PoolHandle, name: &str, volume: bool) -> Result<u64, String> {
     if volume {
         let text = |error: VolumeError| format!("read {name}: {error}");
         let open = pool.open_volume(name).await;
@@ -187,10 +191,12 @@ fn hash_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
 }
 
 /// DatasetAdmin at work.
-struct DatasetAdmin {
-    pool: PoolHandle,
-    history: Rc<RefCell<DatasetHistory>>,
-    rng: Rng,
+pub(super) struct DatasetAdmin {
+    pub(super) pool: PoolHandle,
+    pub(super) history: Rc<RefCell<DatasetHistory>>,
+    pub(super) rng: Rng,
+    /// Replicas are made, too.
+    with_replicas: bool,
 }
 
 /// Works until some operations are done.
@@ -203,8 +209,17 @@ pub async fn work(
     handle: Handle,
     rng: Rng,
     operations: u32,
+    with_replicas: bool,
 ) -> Result<(), String> {
-    let mut admin = DatasetAdmin { pool, history, rng };
+    let mut admin = DatasetAdmin {
+        pool,
+        history,
+        rng,
+        with_replicas,
+    };
+    if with_replicas {
+        admin.abort_receives().await?;
+    }
     for _ in 0..operations {
         admin.step().await?;
         let pause = Duration::from_micros(admin.rng.below(400_000));
@@ -213,11 +228,11 @@ pub async fn work(
     Ok(())
 }
 
-fn text(error: EngineError) -> String {
+pub(super) fn text(error: EngineError) -> String {
     format!("datasets: {error}")
 }
 
-fn is_full(error: &EngineError) -> bool {
+pub(super) fn is_full(error: &EngineError) -> bool {
     error.to_string().contains("space")
 }
 
@@ -229,16 +244,16 @@ fn accepted(refused: Vec<Refusal>) -> Result<(), EngineError> {
     }
 }
 
-fn is_snapshot(name: &str) -> bool {
+pub(super) fn is_snapshot(name: &str) -> bool {
     name.contains('@')
 }
 
-fn head_of(name: &str) -> &str {
+pub(super) fn head_of(name: &str) -> &str {
     name.split('@').next().unwrap_or(name)
 }
 
 /// Snapshots of a dataset, oldest first.
-fn line(names: &Names, head: &str) -> Vec<String> {
+pub(super) fn line(names: &Names, head: &str) -> Vec<String> {
     let mut line: Vec<(u64, String)> = names
         .iter()
         .filter(|(name, _)| is_snapshot(name) && head_of(name) == head)
@@ -264,26 +279,26 @@ fn renamed(names: &Names, change: impl Fn(&str) -> String) -> Names {
 }
 
 impl DatasetAdmin {
-    fn names(&self) -> Names {
+    pub(super) fn names(&self) -> Names {
         self.history.borrow().acknowledged.clone()
     }
 
-    fn pick(&mut self, names: &Names, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    pub(super) fn pick(&mut self, names: &Names, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let fitting: Vec<&String> = names.keys().filter(|name| wanted(name)).collect();
         (!fitting.is_empty()).then(|| (*self.rng.choose(&fitting)).clone())
     }
 
-    fn fresh(&mut self, prefix: &str) -> String {
+    pub(super) fn fresh(&mut self, prefix: &str) -> String {
         format!("{prefix}{}", self.rng.below(100_000))
     }
 
     /// Says what an operation will make of the names.
-    fn begin(&self, next: Names) {
+    pub(super) fn begin(&self, next: Names) {
         self.history.borrow_mut().under_way = Some(next);
     }
 
     /// The operation has ended: well, or refused for lack of space.
-    fn end(&self, outcome: Result<(), EngineError>) -> Result<bool, String> {
+    pub(super) fn end(&self, outcome: Result<(), EngineError>) -> Result<bool, String> {
         let mut history = self.history.borrow_mut();
         match outcome {
             Ok(()) => {
@@ -299,6 +314,9 @@ impl DatasetAdmin {
     }
 
     async fn step(&mut self) -> Result<(), String> {
+        if self.with_replicas && self.rng.below(3) == 0 {
+            return self.replicate().await;
+        }
         match self.rng.below(16) {
             0..=2 => self.create().await,
             3 => self.rewrite().await,

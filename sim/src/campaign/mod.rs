@@ -13,6 +13,7 @@ pub mod history;
 pub mod host;
 pub mod judge;
 pub mod model;
+mod replicas;
 pub mod scenario;
 pub mod volume;
 pub mod walk;

@@ -121,6 +121,8 @@ pub struct Plan {
     pub with_datasets: bool,
     /// How many of those operations in a boot.
     pub dataset_operations: u32,
+    /// Snapshots of them are sent and received meanwhile.
+    pub with_replicas: bool,
     /// Power may go while the pool is created.
     pub cut_at_create: bool,
     /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
@@ -232,6 +234,7 @@ impl Plan {
             styles,
             with_datasets: rng.below(3) == 0,
             dataset_operations: 16,
+            with_replicas: false,
             cut_at_create: rng.below(8) == 0,
             with_classes,
             with_volume: rng.below(3) == 0 && !fills,
@@ -260,6 +263,7 @@ impl Plan {
             styles: vec![Style::Mixed],
             with_datasets: false,
             dataset_operations: 16,
+            with_replicas: false,
             cut_at_create: false,
             with_classes: false,
             with_volume: false,
@@ -286,6 +290,15 @@ impl Plan {
             cut_at_create: false,
             with_volume: seed.is_multiple_of(3),
             ..plan
+        }
+    }
+
+    /// As [`Plan::history`], and snapshots are sent and received.
+    #[must_use]
+    pub fn replicas(seed: u64) -> Self {
+        Self {
+            with_replicas: true,
+            ..Self::history(seed)
         }
     }
 
@@ -945,7 +958,8 @@ pub(crate) fn work(
                 let (pool, names, handle) = (pool.clone(), names.clone(), handle.clone());
                 let rng = dataset_rng.fork();
                 let count = plan.dataset_operations;
-                let work = datasets::work(pool, names, handle.clone(), rng, count);
+                let replicas = plan.with_replicas;
+                let work = datasets::work(pool, names, handle.clone(), rng, count, replicas);
                 tasks.push(handle.spawn("datasets", work));
             }
             if plan.with_volume {

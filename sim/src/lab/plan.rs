@@ -75,6 +75,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         styles,
         with_datasets: rng.below(4) == 0,
         dataset_operations: 16,
+        with_replicas: false,
         cut_at_create: false,
         with_classes: rng.below(6) == 0,
         with_volume: rng.below(3) == 0,

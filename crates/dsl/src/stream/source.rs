@@ -22,7 +22,8 @@ impl Hierarchy {
     /// With the option `saved` it is a file system or volume: what an interrupted receive into it left is sent.
     ///
     /// # Errors
-    /// `NotFound`; `WrongKind` for what is no snapshot; `NotResumable` where no receive left anything, `Busy` while one goes on; `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
+    /// `NotFound`; `WrongKind` for what is no snapshot; `NotResumable` where no receive left anything, `Busy` while one goes on;
+    /// `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
     /// reading.
     pub async fn send(
         &self,

@@ -1,0 +1,185 @@
+//! Replicas that the campaign's administrator makes of datasets: snapshots are sent, and received under another name, whole, one from
+//! another, and in two parts.
+//!
+//! A receive shows all of a snapshot or nothing of it: after a cut the replica has what it had, or the snapshot too. What a receive
+//! that was interrupted on purpose left stays hidden until the rest comes, or is given up at the next boot.
+
+use engine::stream::{SendOptions, SendResume, unpack_token};
+use engine::{EngineError, PoolHandle, PropertyQuery, ReceiveRequest, SendRequest};
+
+use super::datasets::{DatasetAdmin, Thing, head_of, is_full, is_snapshot, line, print, text};
+
+/// Bytes of a stream that are handed over at once.
+const CHUNK_BYTES: usize = 100_000;
+
+impl DatasetAdmin {
+    /// Gives up what receives of an earlier boot left.
+    pub(super) async fn abort_receives(&mut self) -> Result<(), String> {
+        let names = self.names();
+        for name in names.keys().filter(|name| !is_snapshot(name)) {
+            match self.pool.abort_receive(name).await {
+                Ok(()) | Err(EngineError::NothingToResume(_)) => {}
+                Err(error) => return Err(text(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a snapshot, perhaps after the one before it, and receives it into a new dataset.
+    pub(super) async fn replicate(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(last) = self.pick(&names, is_snapshot) else {
+            return Ok(());
+        };
+        let line = line(&names, head_of(&last));
+        let at = line
+            .iter()
+            .position(|name| *name == last)
+            .expect("in its line");
+        let base = (at > 0).then(|| line[at - 1].clone());
+        let target = self.fresh("tank/fs/r");
+        if names.contains_key(&target) {
+            return Ok(());
+        }
+        let options = SendOptions {
+            compressed: self.rng.coin(),
+            large_blocks: self.rng.coin(),
+            embedded: self.rng.coin(),
+            ..SendOptions::default()
+        };
+        if let Some(base) = &base
+            && !self.receive(base, None, &target, options).await?
+        {
+            return Ok(());
+        }
+        let base = base.as_deref();
+        self.receive(&last, base, &target, options).await.map(drop)
+    }
+
+    /// Returns whether there was room for it.
+    async fn receive(
+        &mut self,
+        snapshot: &str,
+        from: Option<&str>,
+        target: &str,
+        options: SendOptions,
+    ) -> Result<bool, String> {
+        let names = self.names();
+        let received = Thing {
+            origin: None,
+            created: 0,
+            ..names[snapshot].clone()
+        };
+        let short = snapshot.strip_prefix(head_of(snapshot)).unwrap_or_default();
+        let name = format!("{target}{short}");
+        let mut next = names;
+        next.insert(target.to_owned(), received.clone());
+        next.insert(name.clone(), received.clone());
+        self.begin(next);
+        let request = SendRequest {
+            snapshot: snapshot.to_owned(),
+            from: from.map(str::to_owned),
+            options,
+            resume: None,
+        };
+        // Only what comes on top of something stays hidden when it is interrupted.
+        let parts = if from.is_some() && self.rng.coin() {
+            self.receive_first_part(&request, target).await
+        } else {
+            Ok(request)
+        };
+        let outcome = match parts {
+            Ok(request) => transfer(&self.pool, &request, target).await,
+            Err(error) => Err(error),
+        };
+        if !self.end(outcome)? {
+            return Ok(false);
+        }
+        let info = self.pool.dataset(&name, &PropertyQuery::None).await;
+        let created = info.map_err(text)?.create_txg;
+        let found = print(&self.pool, &name, received.volume).await?;
+        if received.print.is_some_and(|print| print != found) {
+            return Err(format!("datasets: {name} differs from {snapshot}"));
+        }
+        let mut history = self.history.borrow_mut();
+        let thing = history.thing_mut(&name).expect("received just now");
+        (thing.print, thing.created) = (Some(found), created);
+        Ok(true)
+    }
+
+    /// Hands over a part of a stream and ends there; returns the request for the rest.
+    async fn receive_first_part(
+        &mut self,
+        request: &SendRequest,
+        target: &str,
+    ) -> Result<SendRequest, EngineError> {
+        let whole = bytes_of(&self.pool, request).await?;
+        let len = self.rng.below(whole.len() as u64);
+        let part = &whole[..usize::try_from(len).expect("small")];
+        match feed(&self.pool, part, target, true).await {
+            Ok(()) => panic!("{len} bytes of a stream were taken for all of it"),
+            Err(error) if is_full(&error) => Err(error),
+            Err(_) => self.rest_of(request, target).await,
+        }
+    }
+
+    async fn rest_of(
+        &self,
+        request: &SendRequest,
+        target: &str,
+    ) -> Result<SendRequest, EngineError> {
+        let key = "receive_resume_token";
+        let query = PropertyQuery::Named(vec![key.to_owned()]);
+        let info = self.pool.dataset(target, &query).await?;
+        let token = info.property(key).and_then(|token| token.value.text());
+        let list = token.and_then(|token| unpack_token(token).ok());
+        let mut rest = request.clone();
+        rest.resume = list.and_then(|list| {
+            Some(SendResume {
+                object: list.u64("object")?,
+                offset: list.u64("offset")?,
+            })
+        });
+        Ok(rest)
+    }
+}
+
+async fn transfer(
+    pool: &PoolHandle,
+    request: &SendRequest,
+    target: &str,
+) -> Result<(), EngineError> {
+    let bytes = bytes_of(pool, request).await?;
+    feed(pool, &bytes, target, request.from.is_some()).await
+}
+
+async fn bytes_of(pool: &PoolHandle, request: &SendRequest) -> Result<Vec<u8>, EngineError> {
+    let mut stream = pool.send(request.clone()).await?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = stream.next().await? {
+        bytes.extend(chunk);
+    }
+    Ok(bytes)
+}
+
+/// What is new and `resumable` would be seen unfinished, so that only increments are.
+async fn feed(
+    pool: &PoolHandle,
+    bytes: &[u8],
+    target: &str,
+    resumable: bool,
+) -> Result<(), EngineError> {
+    let request = ReceiveRequest {
+        target: target.to_owned(),
+        resumable,
+        unmounted: true,
+        ..ReceiveRequest::default()
+    };
+    let receiving = pool.receive(request).await?;
+    for chunk in bytes.chunks(CHUNK_BYTES) {
+        if !receiving.write(chunk.to_vec()).await {
+            break;
+        }
+    }
+    receiving.finish().await.2
+}
