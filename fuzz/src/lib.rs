@@ -135,6 +135,11 @@ pub const TARGETS: &[Target] = &[
         memory_max: proportional,
     },
     Target {
+        name: "posix_acl",
+        run: records::posix_acl,
+        memory_max: proportional,
+    },
+    Target {
         name: "space_map",
         run: records::space_map,
         memory_max: proportional,

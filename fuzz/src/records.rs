@@ -259,10 +259,25 @@ pub(crate) fn acl(data: &[u8]) {
     if let Some((count, rest)) = data.split_first()
         && let Ok(aces) = ondisk::acl::decode(rest, usize::from(*count))
     {
+        assert!(
+            ondisk::acl::entries(rest)
+                .take(aces.len())
+                .eq(aces.iter().copied())
+        );
         let again = ondisk::acl::encode(&aces);
         assert_eq!(rest.get(..again.len()), Some(again.as_slice()));
     }
     std::hint::black_box(ondisk::acl::decode(data, usize::MAX).is_ok());
+}
+
+pub(crate) fn posix_acl(data: &[u8]) {
+    use ondisk::posix_acl;
+    let version = posix_acl::version(data);
+    if let Ok(entries) = posix_acl::entries(data) {
+        let again = posix_acl::encode(&entries.collect::<Vec<_>>());
+        assert_eq!(again[4..], data[4..]);
+        assert_eq!(version == Ok(posix_acl::VERSION), again == data);
+    }
 }
 
 pub(crate) fn space_map(data: &[u8]) {

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::u64_at;
+use ondisk::bytes::{of_u64s, u64_at};
 use ondisk::dsl::{
     BPOBJ_FREED_SIZE, BpobjPhys, bpobj_entry, bpobj_num_freed, freed_entry, livelist_entry,
     set_bpobj_num_freed,
@@ -312,7 +312,7 @@ impl Bpobj {
             phys.num_blkptrs += theirs.num_blkptrs;
             mos.free_object(object, tx).await?;
         } else {
-            let bytes = object.0.to_le_bytes();
+            let bytes = of_u64s(&[object.0]);
             mos.write(list, phys.num_subobjs * 8, &bytes, tx).await?;
             phys.num_subobjs += 1;
         }

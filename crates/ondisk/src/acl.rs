@@ -2,7 +2,7 @@
 //!
 //! OpenZFS: include/sys/zfs_acl.h, zfs_ace_hdr_t and its longer forms.
 
-use crate::bytes::{bytes_at, need, u16_at, u32_at, u64_at};
+use crate::bytes::{bytes_at, put_u16, put_u32, slice_at, u16_at, u32_at, u64_at};
 use crate::{DecodeError, Result};
 
 /// Kinds of entries.
@@ -119,12 +119,30 @@ pub fn decode(buf: &[u8], count: usize) -> Result<Vec<Ace>> {
     let mut at = 0;
     for _ in 0..count {
         let rest = buf.get(at..).unwrap_or_default();
-        let ended = |e: DecodeError| DecodeError::new(e.what, e.offset + at);
-        need(rest, 8, "acl entry").map_err(ended)?;
-        let (kind, flags) = (u16_at(rest, 0), u16_at(rest, 2));
-        let size = Ace::size_of(kind, flags);
-        need(rest, size, "acl entry").map_err(ended)?;
-        out.push(Ace {
+        let (ace, size) = entry(rest).ok_or(DecodeError::new("acl entry", buf.len()))?;
+        out.push(ace);
+        at += size;
+    }
+    Ok(out)
+}
+
+/// The entries of `buf` in order; one that is not whole ends them.
+pub fn entries(buf: &[u8]) -> impl Iterator<Item = Ace> + '_ {
+    let mut rest = buf;
+    std::iter::from_fn(move || {
+        let (ace, size) = entry(rest)?;
+        rest = rest.get(size..).unwrap_or_default();
+        Some(ace)
+    })
+}
+
+/// The entry at the start of `rest`, and its bytes.
+#[inline]
+fn entry(rest: &[u8]) -> Option<(Ace, usize)> {
+    let (kind, flags) = (u16_at(rest, 0), u16_at(rest, 2));
+    let size = Ace::size_of(kind, flags);
+    (rest.len() >= size).then(|| {
+        let ace = Ace {
             kind,
             flags,
             mask: u32_at(rest, 4),
@@ -134,10 +152,9 @@ pub fn decode(buf: &[u8], count: usize) -> Result<Vec<Ace>> {
             } else {
                 [0; 32]
             },
-        });
-        at += size;
-    }
-    Ok(out)
+        };
+        (ace, size)
+    })
 }
 
 /// Encodes entries back to back.
@@ -159,71 +176,101 @@ pub fn encode(aces: &[Ace]) -> Vec<u8> {
     out
 }
 
+/// The list that says the same as the permission bits of a mode, as it is stored. It needs no memory of its own: every change
+/// of a mode writes it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trivial {
+    bytes: [u8; 48],
+    len: usize,
+}
+
+impl Trivial {
+    /// Bytes of an entry about the owner, the owning group or everyone.
+    const ENTRY: usize = 8;
+    /// What the owner always has: named attributes, attributes, ACL and owner, read and write, and synchronize.
+    const OWNER_ALWAYS: u32 = Self::OTHER_ALWAYS
+        | ace_mask::WRITE_ATTRIBUTES
+        | ace_mask::WRITE_OWNER
+        | ace_mask::WRITE_ACL
+        | ace_mask::WRITE_NAMED_ATTRS;
+    /// What group and everyone always have: named attributes, attributes, ACL, reading, and synchronize.
+    const OTHER_ALWAYS: u32 = ace_mask::READ_ACL
+        | ace_mask::READ_ATTRIBUTES
+        | ace_mask::READ_NAMED_ATTRS
+        | ace_mask::SYNCHRONIZE;
+
+    /// The list of a mode, whose file type tells directories.
+    #[must_use]
+    pub fn of_mode(mode: u64) -> Self {
+        use ace_mask as m;
+        let is_dir = mode & crate::znode::mode::TYPE_MASK == crate::znode::mode::DIRECTORY;
+        let bits = |shift: u32| mode >> shift & 7;
+        let (owner, group, other) = (bits(6), bits(3), bits(0));
+        let rights = |b: u64| {
+            let mut mask = 0;
+            if b & 4 != 0 {
+                mask |= m::READ_DATA;
+            }
+            if b & 2 != 0 {
+                mask |= m::WRITE_DATA | m::APPEND_DATA | if is_dir { m::DELETE_CHILD } else { 0 };
+            }
+            if b & 1 != 0 {
+                mask |= m::EXECUTE;
+            }
+            mask
+        };
+        // Entries are read in order, and the owner is also a member of "everyone": the three plain ones alone would give the
+        // owner what only others have.
+        let allow_owner = owner & !group & other;
+        let deny_owner = !owner & (group | other);
+        let deny_group = !group & other;
+        let mut list = Self {
+            bytes: [0; 48],
+            len: 0,
+        };
+        if allow_owner != 0 {
+            list.push(ace_type::ALLOW, ace_flags::OWNER, rights(allow_owner));
+        }
+        if deny_owner != 0 {
+            list.push(ace_type::DENY, ace_flags::OWNER, rights(deny_owner));
+        }
+        if deny_group != 0 {
+            list.push(ace_type::DENY, ace_flags::OWNING_GROUP, rights(deny_group));
+        }
+        for (flags, always, bits) in [
+            (ace_flags::OWNER, Self::OWNER_ALWAYS, owner),
+            (ace_flags::OWNING_GROUP, Self::OTHER_ALWAYS, group),
+            (ace_flags::EVERYONE, Self::OTHER_ALWAYS, other),
+        ] {
+            list.push(ace_type::ALLOW, flags, always | rights(bits));
+        }
+        list
+    }
+
+    fn push(&mut self, kind: u16, flags: u16, mask: u32) {
+        put_u16(&mut self.bytes, self.len, kind);
+        put_u16(&mut self.bytes, self.len + 2, flags);
+        put_u32(&mut self.bytes, self.len + 4, mask);
+        self.len += Self::ENTRY;
+    }
+
+    /// The entries as stored.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        slice_at(&self.bytes, 0, self.len)
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        crate::bytes::len64(self.len / Self::ENTRY)
+    }
+}
+
 /// The list that says the same as the permission bits of `mode` (its file type tells directories).
 #[must_use]
 pub fn trivial(mode: u64) -> Vec<Ace> {
-    use ace_mask as m;
-    let is_dir = mode & crate::znode::mode::TYPE_MASK == crate::znode::mode::DIRECTORY;
-    let bits = |shift: u32| mode >> shift & 7;
-    let (owner, group, other) = (bits(6), bits(3), bits(0));
-    let rights = |b: u64| {
-        let mut mask = 0;
-        if b & 4 != 0 {
-            mask |= m::READ_DATA;
-        }
-        if b & 2 != 0 {
-            mask |= m::WRITE_DATA | m::APPEND_DATA | if is_dir { m::DELETE_CHILD } else { 0 };
-        }
-        if b & 1 != 0 {
-            mask |= m::EXECUTE;
-        }
-        mask
-    };
-    let common = m::READ_ACL | m::READ_ATTRIBUTES | m::READ_NAMED_ATTRS | m::SYNCHRONIZE;
-    let owner_extra = m::WRITE_ATTRIBUTES | m::WRITE_OWNER | m::WRITE_ACL | m::WRITE_NAMED_ATTRS;
-
-    // Entries are checked in order, so the three plain ones alone would give the owner what only others have.
-    let allow_owner = owner & !group & other;
-    let deny_owner = !owner & (group | other) & 7;
-    let deny_group = !group & other & 7;
-    let mut out = Vec::with_capacity(6);
-    if allow_owner != 0 {
-        out.push(Ace::about(
-            ace_type::ALLOW,
-            ace_flags::OWNER,
-            rights(allow_owner),
-        ));
-    }
-    if deny_owner != 0 {
-        out.push(Ace::about(
-            ace_type::DENY,
-            ace_flags::OWNER,
-            rights(deny_owner),
-        ));
-    }
-    if deny_group != 0 {
-        out.push(Ace::about(
-            ace_type::DENY,
-            ace_flags::OWNING_GROUP,
-            rights(deny_group),
-        ));
-    }
-    out.push(Ace::about(
-        ace_type::ALLOW,
-        ace_flags::OWNER,
-        common | owner_extra | rights(owner),
-    ));
-    out.push(Ace::about(
-        ace_type::ALLOW,
-        ace_flags::OWNING_GROUP,
-        common | rights(group),
-    ));
-    out.push(Ace::about(
-        ace_type::ALLOW,
-        ace_flags::EVERYONE,
-        common | rights(other),
-    ));
-    out
+    entries(Trivial::of_mode(mode).bytes()).collect()
 }
 
 #[cfg(test)]
@@ -240,6 +287,17 @@ mod tests {
         assert_eq!(file[0].mask, 0x1e_0198 | 7);
         assert_eq!((file[2].flags, file[2].mask), (0x4000, 0x12_0089));
         assert_eq!(encode(&file).len(), 24);
+    }
+
+    #[test]
+    fn the_stored_list_of_a_mode() {
+        for mode in [0o755, 0o644, 0o700, 0o777, 0o600] {
+            assert_eq!(Trivial::of_mode(0o4_0000 | mode).count(), 3, "{mode:o}");
+        }
+        assert_eq!(Trivial::of_mode(0o10_0077).count(), 4);
+        let list = Trivial::of_mode(0o10_0644);
+        let hex: String = list.bytes().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "000000109f011e0000004020890012000000004089001200");
     }
 
     #[test]
@@ -290,5 +348,7 @@ mod tests {
         assert_eq!(bytes.len(), 8 + 16 + 16 + 48);
         assert_eq!(decode(&bytes, 4).unwrap(), aces);
         assert!(decode(&bytes, 5).is_err() && decode(&bytes[..87], 4).is_err());
+        assert!(entries(&bytes).eq(aces));
+        assert_eq!(entries(&bytes[..87]).count(), 3);
     }
 }

@@ -103,6 +103,18 @@ pub fn u64s(buf: &[u8]) -> impl Iterator<Item = u64> + '_ {
     buf.chunks_exact(8).map(|c| u64_at(c, 0))
 }
 
+/// The words as [`u64s`] reads them.
+#[must_use]
+pub fn of_u64s(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Numbers of 32 bits one behind the other, little-endian.
+#[must_use]
+pub fn of_u32s(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
+}
+
 /// True when every byte is zero.
 #[must_use]
 pub fn is_zero(buf: &[u8]) -> bool {

@@ -66,6 +66,15 @@ pub mod keys {
     pub const ELAPSED_NS: &str = "elapsed_ns";
 }
 
+/// Bytes of a record before its list.
+pub const RECORD_HEADER: u64 = 8;
+
+/// How many bytes the packed list of a record has, from the record's header.
+#[must_use]
+pub fn packed_len(header: &[u8]) -> u64 {
+    u64_at(header, 0)
+}
+
 /// Encodes one record.
 #[must_use]
 pub fn encode_record(record: &NvList) -> Vec<u8> {
@@ -103,6 +112,7 @@ mod tests {
         let bytes = encode_record(&r);
         assert_eq!(decode_record(&bytes).unwrap(), (r, bytes.len()));
         assert!(decode_record(&bytes[..20]).is_err());
+        assert_eq!(packed_len(&bytes) + RECORD_HEADER, bytes.len() as u64);
         let h = HistoryPhys {
             pool_create_len: 100,
             phys_max_off: 300,

@@ -39,6 +39,7 @@ pub mod label;
 pub mod nvlist;
 mod object_type;
 mod objset;
+pub mod posix_acl;
 pub mod rebuild;
 pub mod removal;
 pub mod sa;

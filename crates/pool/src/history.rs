@@ -6,8 +6,8 @@
 // OpenZFS: include/sys/spa_impl.h (spa_history_phys_t), module/zfs/spa_history.c (ring rules)
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::{index, len64, u64_at};
-use ondisk::history::{HistoryPhys, keys};
+use ondisk::bytes::{index, len64};
+use ondisk::history::{HistoryPhys, RECORD_HEADER, keys, packed_len};
 use ondisk::{NvList, ObjectId, ObjectType, SPA_VERSION_FEATURES};
 
 use crate::status::{HistoryEvent, HistoryRecord};
@@ -122,17 +122,15 @@ pub(crate) async fn append(
     let Some(mut offsets) = decode(&mos.bonus(object).await?.bytes) else {
         return Ok(());
     };
-    let packed = record.encode_native();
-    let mut bytes = len64(packed.len()).to_le_bytes().to_vec();
-    bytes.extend_from_slice(&packed);
+    let bytes = ondisk::history::encode_record(record);
     let len = len64(bytes.len());
     if len >= offsets.phys_max_off - offsets.pool_create_len {
         // A record larger than the whole ring is not kept.
         return Ok(());
     }
     while offsets.phys_max_off - offsets.pool_create_len - (offsets.eof - offsets.bof) <= len {
-        let head = read_ring(mos, object, &offsets, offsets.bof, 8).await?;
-        let old = u64_at(&head, 0).saturating_add(8);
+        let head = read_ring(mos, object, &offsets, offsets.bof, RECORD_HEADER).await?;
+        let old = packed_len(&head).saturating_add(RECORD_HEADER);
         if old > offsets.eof - offsets.bof {
             return Ok(());
         }
@@ -190,16 +188,16 @@ async fn parse_at(
         Some(offsets) => read_ring(mos, object, offsets, from, len).await,
         None => Ok(mos.read(object, from, index(len)).await?.to_vec()),
     };
-    if end - at < 8 {
+    if end - at < RECORD_HEADER {
         return Ok(None);
     }
-    let len = u64_at(&read(at, 8).await?, 0);
-    if len > RECORD_MAX || len > end - at - 8 {
+    let len = packed_len(&read(at, RECORD_HEADER).await?);
+    if len > RECORD_MAX || len > end - at - RECORD_HEADER {
         return Ok(None);
     }
-    let packed = read(at + 8, len).await?;
+    let packed = read(at + RECORD_HEADER, len).await?;
     let record = NvList::decode(&packed).ok().map(|list| interpret(&list));
-    Ok(Some((record, len + 8)))
+    Ok(Some((record, len + RECORD_HEADER)))
 }
 
 fn interpret(list: &NvList) -> HistoryRecord {

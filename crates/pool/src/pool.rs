@@ -482,7 +482,7 @@ impl ImportedPool {
         self.mos().write(object, 0, &packed, tx).await?;
         let kind = ondisk::ObjectType::PACKED_NVLIST_SIZE;
         self.mos()
-            .set_bonus(object, kind, &len.to_le_bytes(), tx)
+            .set_bonus(object, kind, &ondisk::bytes::of_u64s(&[len]), tx)
             .await?;
         Ok(object)
     }

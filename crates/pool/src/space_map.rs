@@ -257,11 +257,7 @@ impl Encoder {
         tx: &Tx,
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "append happens in syncing context");
-        let bytes: Vec<u8> = self
-            .words
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
+        let bytes = ondisk::bytes::of_u64s(&self.words);
         if !bytes.is_empty() {
             mos.write(object, header.length, &bytes, tx).await?;
         }

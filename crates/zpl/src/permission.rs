@@ -1,6 +1,8 @@
 //! Permission checks: POSIX permission bits, non-trivial ACLs, sticky directories, and the flags that forbid changes.
 
-use crate::acl::{self, Asker, mask};
+use ondisk::acl::ace_mask as mask;
+
+use crate::acl::{self, Asker};
 use crate::sa::Attrs;
 use crate::znode::{ACL_TRIVIAL, XATTR};
 use crate::{Access, Cred, FsError, FsResult, flags};

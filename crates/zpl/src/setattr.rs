@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use ondisk::acl::{Trivial, ace_mask};
 use ondisk::nvlist::NvValue;
 
-use crate::acl::{self, Trivial, mask as acl_mask, posix};
+use crate::acl::{self, posix};
 use crate::backing::{META_BYTES, Weight};
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, WRITE};
@@ -22,7 +23,7 @@ const ROOT_FLAGS: u64 = flags::IMMUTABLE | flags::NOUNLINK | flags::APPENDONLY;
 
 /// Gives attributes the trivial ACL of their mode.
 pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
-    let list = Trivial::of_mode(attrs.mode, attrs.mode >> 12 == 4);
+    let list = Trivial::of_mode(attrs.mode);
     if attrs.acl.as_deref() != Some(list.bytes()) {
         attrs.acl = Some(Rc::from(list.bytes()));
     }
@@ -153,7 +154,7 @@ impl Fs {
         }
         self.change_owner(old, &mut new, set, cred, owner)?;
         if let Some(mode) = set.mode {
-            if !owner && !permission::grants(old, cred, acl_mask::WRITE_ACL) {
+            if !owner && !permission::grants(old, cred, ace_mask::WRITE_ACL) {
                 return Err(FsError::NotPermitted);
             }
             let mut mode = u64::from(mode & 0o7777);
@@ -165,7 +166,7 @@ impl Fs {
         } else if (new.uid, new.gid) != (old.uid, old.gid) && new.posix.is_none() {
             acl::list::chown(&mut new)?;
         }
-        let may_touch = permission::grants(old, cred, acl_mask::WRITE_ATTRIBUTES);
+        let may_touch = permission::grants(old, cred, ace_mask::WRITE_ATTRIBUTES);
         for (time, field) in [(set.atime, &mut new.atime), (set.mtime, &mut new.mtime)] {
             match time {
                 None => {}

@@ -3,6 +3,7 @@
 //! Each step first reads and makes ours every block it touches, and then changes them without an await in between.
 
 use ondisk::DecodeError;
+use ondisk::bytes::{of_u64s, put_u64, u64_at};
 use ondisk::zap::{
     FatHeader, InsertError, Leaf, LeafEntry, NewEntry, PointerTable, chunks_for, hash_bits,
 };
@@ -83,8 +84,7 @@ fn table_place(table: &PointerTable, index: u64, block_size: usize) -> (u64, usi
 }
 
 fn word(bytes: &[u8], slot: usize) -> u64 {
-    let bytes = &bytes[slot * ENTRY..(slot + 1) * ENTRY];
-    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    u64_at(bytes, slot * ENTRY)
 }
 
 async fn locate(view: &View<'_>, key: Key<'_>) -> Result<LeafPosition> {
@@ -407,8 +407,8 @@ async fn split(view: &View<'_>, place: &LeafPosition, name_int_size: u8, tx: &Tx
             let here = ((block_size / ENTRY - slot) as u64).min(end - index);
             view.edit(block, |bytes| {
                 let count = usize::try_from(here).expect("within a block");
-                for place in bytes[slot * ENTRY..(slot + count) * ENTRY].chunks_exact_mut(ENTRY) {
-                    place.copy_from_slice(&new.to_le_bytes());
+                for slot in slot..slot + count {
+                    put_u64(bytes, slot * ENTRY, new);
                 }
             });
             index += here;
@@ -448,11 +448,8 @@ async fn grow_table(view: &View<'_>, header: &FatHeader, tx: &Tx) -> Result<()> 
         old.truncate(usize::try_from(entries_old).expect("a table fits memory"));
     }
     let new_block = header.free_block;
-    let doubled: Vec<u8> = old
-        .iter()
-        .flat_map(|leaf| [leaf.to_le_bytes(), leaf.to_le_bytes()])
-        .flatten()
-        .collect();
+    let doubled: Vec<u64> = old.iter().flat_map(|&leaf| [leaf, leaf]).collect();
+    let doubled = of_u64s(&doubled);
     let mut count = 0;
     for bytes in doubled.chunks(block_size) {
         let mut whole = bytes.to_vec();

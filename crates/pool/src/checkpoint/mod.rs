@@ -290,7 +290,7 @@ pub(crate) async fn stored(mos: &Objset) -> Result<Option<Uberblock>, PoolError>
     let damaged = || PoolError::Corrupt("the checkpoint's uberblock is damaged".to_owned());
     match zap::lookup(mos, DIRECTORY, ENTRY).await? {
         Some(zap::ZapValue::U64(words)) => {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let bytes = ondisk::bytes::of_u64s(&words);
             let uberblock = Uberblock::decode(&bytes).map_err(|_| damaged())?;
             if uberblock.txg.0 == 0 || uberblock.checkpoint_txg != uberblock.txg {
                 return Err(damaged());

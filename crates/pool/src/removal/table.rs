@@ -161,7 +161,7 @@ impl IndirectTable {
         };
         mos.set_bonus(self.mapping, kind, &header.encode(), tx)
             .await?;
-        let count = self.births_count.to_le_bytes();
+        let count = ondisk::bytes::of_u64s(&[self.births_count]);
         Ok(mos.set_bonus(self.births, kind, &count, tx).await?)
     }
 
@@ -189,7 +189,7 @@ impl IndirectTable {
                 };
                 bytes.extend_from_slice(&entry.encode());
                 let obsolete = u32::try_from(*obsolete).unwrap_or(u32::MAX);
-                counts.extend_from_slice(&obsolete.to_le_bytes());
+                counts.push(obsolete);
                 self.bytes += moved.len;
                 self.end = moved.from + moved.len;
             }
@@ -197,7 +197,8 @@ impl IndirectTable {
             mos.write(self.mapping, at, &bytes, tx).await?;
             if let Some(object) = self.counts {
                 let at = self.entries * COUNT;
-                mos.write(object, at, &counts, tx).await?;
+                mos.write(object, at, &ondisk::bytes::of_u32s(&counts), tx)
+                    .await?;
             }
             self.entries += len64(batch.len());
         }

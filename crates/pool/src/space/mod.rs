@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 
 use dmu::{AllocSpec, Objset, Tx};
 use dsl::Features;
-use ondisk::bytes::{index, u64_at};
+use ondisk::bytes::{index, of_u64s, u64_at};
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use range_tree::{Mismatch, RangeTree};
 use vdev::TopInfo;
@@ -505,7 +505,7 @@ impl SpaceMaps {
         let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
         let slot = 8 * u64::from(metaslab);
         self.mos
-            .write(array, slot, &object.0.to_le_bytes(), tx)
+            .write(array, slot, &of_u64s(&[object.0]), tx)
             .await?;
         let block_size = space_map::BLOCK_SIZE;
         let map = MetaslabMap {

@@ -6,8 +6,10 @@
 
 use std::rc::Rc;
 
+use ondisk::acl::ace_mask;
+
+use super::list;
 use super::posix::{self, PosixAcl};
-use super::{list, mask};
 use crate::backing::{AclType, META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::permission;
@@ -137,7 +139,8 @@ impl Fs {
         if name == posix::DEFAULT && file_type != Some(FileType::Directory) {
             return Err(FsError::Access);
         }
-        let granted = kind == AclType::Nfsv4 && permission::grants(attrs, cred, mask::WRITE_ACL);
+        let granted =
+            kind == AclType::Nfsv4 && permission::grants(attrs, cred, ace_mask::WRITE_ACL);
         if granted || permission::owns(attrs, cred) {
             Ok(())
         } else {

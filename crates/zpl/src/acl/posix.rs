@@ -1,9 +1,10 @@
 //! POSIX access control lists, as Linux and OpenZFS keep them in the extended attributes `system.posix_acl_access` and
 //! `system.posix_acl_default`.
 //!
-//! Pure functions on one list: reading and writing the stored form, the rules a list has to obey, what it allows, and how
-//! it and the permission bits of a mode follow each other. Facts: Linux include/uapi/linux/posix_acl_xattr.h (layout),
-//! acl(5) and POSIX.1e draft 17 (rules).
+//! Pure functions on one list: the rules a list has to obey, what it allows, and how it and the permission bits of a mode
+//! follow each other. The layout is [`ondisk::posix_acl`]'s. Facts: acl(5) and POSIX.1e draft 17 (rules).
+
+use ondisk::posix_acl::{self, NO_ID, PosixAce, VERSION, tag};
 
 use crate::{Cred, FsError, FsResult};
 
@@ -12,15 +13,6 @@ pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list that new files of a directory get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-const VERSION: u32 = 2;
-const USER_OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OWNER: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-/// The id of entries that name no user or group.
-const NO_ID: u32 = u32::MAX;
 /// Longest stored form: what an extended attribute may hold.
 const BYTES_MAX: usize = 65536;
 
@@ -41,35 +33,42 @@ impl PosixAcl {
     /// # Errors
     /// [`FsError::Invalid`] when it breaks a rule, [`FsError::NotSupported`] for another version.
     pub(crate) fn decode(bytes: &[u8]) -> FsResult<Self> {
-        let (version, entries) = bytes.split_first_chunk::<4>().ok_or(FsError::Invalid)?;
-        if u32::from_le_bytes(*version) != VERSION {
+        let damaged = |_| FsError::Invalid;
+        if posix_acl::version(bytes).map_err(damaged)? != VERSION {
             return Err(FsError::NotSupported);
         }
-        if entries.is_empty() || !entries.len().is_multiple_of(8) || bytes.len() > BYTES_MAX {
+        let mut entries = posix_acl::entries(bytes).map_err(damaged)?.peekable();
+        if entries.peek().is_none() || bytes.len() > BYTES_MAX {
             return Err(FsError::Invalid);
         }
         let (mut owner, mut group, mut mask, mut other) = (None, None, None, None);
         let (mut users, mut groups) = (Vec::new(), Vec::new());
         // Entries come in the order of their tags.
         let mut last = 0;
-        for entry in entries.chunks_exact(8) {
-            let tag = u16::from_le_bytes([entry[0], entry[1]]);
-            let rights = u16::from_le_bytes([entry[2], entry[3]]);
-            let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        for PosixAce {
+            tag,
+            perm: rights,
+            id,
+        } in entries
+        {
             if tag < last || rights > 7 {
                 return Err(FsError::Invalid);
             }
             last = tag;
             let single = match tag {
-                USER_OWNER => &mut owner,
-                GROUP_OWNER => &mut group,
-                MASK => &mut mask,
-                OTHER => &mut other,
-                USER | GROUP => {
+                tag::USER_OBJ => &mut owner,
+                tag::GROUP_OBJ => &mut group,
+                tag::MASK => &mut mask,
+                tag::OTHER => &mut other,
+                tag::USER | tag::GROUP => {
                     if id == NO_ID {
                         return Err(FsError::Invalid);
                     }
-                    let named = if tag == USER { &mut users } else { &mut groups };
+                    let named = if tag == tag::USER {
+                        &mut users
+                    } else {
+                        &mut groups
+                    };
                     named.push((id, rights));
                     continue;
                 }
@@ -98,25 +97,18 @@ impl PosixAcl {
 
     /// Returns the stored form.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = VERSION.to_le_bytes().to_vec();
-        let mut push = |tag: u16, rights: u16, id: u32| {
-            bytes.extend_from_slice(&tag.to_le_bytes());
-            bytes.extend_from_slice(&rights.to_le_bytes());
-            bytes.extend_from_slice(&id.to_le_bytes());
-        };
-        push(USER_OWNER, self.owner, NO_ID);
-        for &(id, rights) in &self.users {
-            push(USER, rights, id);
-        }
-        push(GROUP_OWNER, self.group, NO_ID);
-        for &(id, rights) in &self.groups {
-            push(GROUP, rights, id);
-        }
+        let entry = |tag, perm, id| PosixAce { tag, perm, id };
+        let mut entries = vec![entry(tag::USER_OBJ, self.owner, NO_ID)];
+        let users = self.users.iter();
+        entries.extend(users.map(|&(id, perm)| entry(tag::USER, perm, id)));
+        entries.push(entry(tag::GROUP_OBJ, self.group, NO_ID));
+        let groups = self.groups.iter();
+        entries.extend(groups.map(|&(id, perm)| entry(tag::GROUP, perm, id)));
         if let Some(mask) = self.mask {
-            push(MASK, mask, NO_ID);
+            entries.push(entry(tag::MASK, mask, NO_ID));
         }
-        push(OTHER, self.other, NO_ID);
-        bytes
+        entries.push(entry(tag::OTHER, self.other, NO_ID));
+        posix_acl::encode(&entries)
     }
 
     /// Returns the nine permission bits that show the list: those of the group are the mask's where there is one.
@@ -192,23 +184,18 @@ mod tests {
     use super::*;
 
     fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-        let mut bytes = VERSION.to_le_bytes().to_vec();
-        for (tag, rights, id) in entries {
-            bytes.extend_from_slice(&tag.to_le_bytes());
-            bytes.extend_from_slice(&rights.to_le_bytes());
-            bytes.extend_from_slice(&id.to_le_bytes());
-        }
-        bytes
+        let entry = |&(tag, perm, id)| PosixAce { tag, perm, id };
+        posix_acl::encode(&entries.iter().map(entry).collect::<Vec<_>>())
     }
 
     fn full() -> PosixAcl {
         PosixAcl::decode(&list(&[
-            (USER_OWNER, 6, NO_ID),
-            (USER, 7, 100),
-            (GROUP_OWNER, 4, NO_ID),
-            (GROUP, 2, 200),
-            (MASK, 6, NO_ID),
-            (OTHER, 0, NO_ID),
+            (tag::USER_OBJ, 6, NO_ID),
+            (tag::USER, 7, 100),
+            (tag::GROUP_OBJ, 4, NO_ID),
+            (tag::GROUP, 2, 200),
+            (tag::MASK, 6, NO_ID),
+            (tag::OTHER, 0, NO_ID),
         ]))
         .expect("obeys the rules")
     }
@@ -228,29 +215,29 @@ mod tests {
         assert_eq!(PosixAcl::decode(&acl.encode()), Ok(acl));
         for bad in [
             &[][..],
-            &[(USER_OWNER, 7, NO_ID), (GROUP_OWNER, 5, NO_ID)],
+            &[(tag::USER_OBJ, 7, NO_ID), (tag::GROUP_OBJ, 5, NO_ID)],
             // Somebody is named and there is no mask.
             &[
-                (USER_OWNER, 7, NO_ID),
-                (USER, 7, 1),
-                (GROUP_OWNER, 5, NO_ID),
-                (OTHER, 5, NO_ID),
+                (tag::USER_OBJ, 7, NO_ID),
+                (tag::USER, 7, 1),
+                (tag::GROUP_OBJ, 5, NO_ID),
+                (tag::OTHER, 5, NO_ID),
             ],
             &[
-                (GROUP_OWNER, 5, NO_ID),
-                (USER_OWNER, 7, NO_ID),
-                (OTHER, 5, NO_ID),
+                (tag::GROUP_OBJ, 5, NO_ID),
+                (tag::USER_OBJ, 7, NO_ID),
+                (tag::OTHER, 5, NO_ID),
             ],
             &[
-                (USER_OWNER, 8, NO_ID),
-                (GROUP_OWNER, 5, NO_ID),
-                (OTHER, 5, NO_ID),
+                (tag::USER_OBJ, 8, NO_ID),
+                (tag::GROUP_OBJ, 5, NO_ID),
+                (tag::OTHER, 5, NO_ID),
             ],
             &[
-                (USER_OWNER, 7, NO_ID),
-                (USER_OWNER, 7, NO_ID),
-                (GROUP_OWNER, 5, NO_ID),
-                (OTHER, 5, NO_ID),
+                (tag::USER_OBJ, 7, NO_ID),
+                (tag::USER_OBJ, 7, NO_ID),
+                (tag::GROUP_OBJ, 5, NO_ID),
+                (tag::OTHER, 5, NO_ID),
             ],
         ] {
             assert_eq!(

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
+use ondisk::acl::Trivial;
 use ondisk::znode::{ZnodePhys, mode};
 
 use super::Attrs;
-use crate::acl::Trivial;
 use crate::{FsError, FsResult};
 
 /// Decodes a record. The next change of the object stores its attributes in the newer form; a list that is not within the
@@ -34,7 +34,7 @@ pub(crate) fn decode(bonus: &[u8]) -> FsResult<Attrs> {
             attrs.acl_count = Some(u64::from(aces.count));
         }
         None => {
-            let list = Trivial::of_mode(attrs.mode, kind == mode::DIRECTORY);
+            let list = Trivial::of_mode(attrs.mode);
             attrs.acl = Some(Rc::from(list.bytes()));
             attrs.acl_count = Some(list.count());
             attrs.flags |= crate::znode::ACL_TRIVIAL;
