@@ -17,14 +17,26 @@ pub(crate) fn nice_time(nanoseconds: u64) -> String {
     if nanoseconds == 0 {
         return "-".to_owned();
     }
-    let mut value = nanoseconds;
-    for unit in ["ns", "us", "ms"] {
+    decimal(nanoseconds, &["ns", "us", "ms", "s"])
+}
+
+/// Renders a count as OpenZFS's `arcstat` does: in thousands, whole units, at most four characters.
+pub(crate) fn decimal_number(count: u64) -> String {
+    decimal(count, &["", "K", "M", "G", "T", "P"])
+}
+
+/// A value in the largest unit of which there is a whole one, each a thousand of the one before.
+fn decimal(mut value: u64, units: &[&str]) -> String {
+    let mut units = units.iter();
+    let mut unit = units.next().copied().unwrap_or_default();
+    for larger in units {
         if value < 1000 {
-            return format!("{value}{unit}");
+            break;
         }
         value /= 1000;
+        unit = larger;
     }
-    format!("{value}s")
+    format!("{value}{unit}")
 }
 
 /// Seconds since 1970 as `zfs get creation` shows them: `Sat Nov 21 13:52 2026`, in local time.
@@ -147,6 +159,22 @@ mod tests {
         assert_eq!(nice_time(0), "-");
         assert_eq!(nice_time(999), "999ns");
         assert_eq!(nice_time(1_999_999), "1ms");
+        assert_eq!(nice_time(u64::MAX), "18446744073s");
+    }
+
+    #[test]
+    fn decimal_numbers_fit_four_characters() {
+        for (count, expected) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1K"),
+            (999_999, "999K"),
+            (1_000_000, "1M"),
+            (5_000_000_000_000, "5T"),
+            (7_999_999_999_999_999, "7P"),
+        ] {
+            assert_eq!(decimal_number(count), expected);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use engine::{CacheStats, L2Stats};
 
 use super::Arguments;
 use super::sample::Sample;
-use crate::cli::format::nice_bytes;
+use crate::cli::format::{clock, decimal_number, nice_bytes};
 use crate::cli::zpool::repeat;
 use crate::cli::{Exit, Outcome, Session};
 
@@ -220,7 +220,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
                 (_, value) if exact => value.to_string(),
                 (Scale::Percent, value) => value.to_string(),
                 (Scale::Bytes, value) => nice_bytes(value),
-                (Scale::Thousands, value) => thousands(value),
+                (Scale::Thousands, value) => decimal_number(value),
             };
             format!("{text:>width$}")
         });
@@ -357,20 +357,4 @@ fn what_if(cache: &CacheStats, halves: u64) -> u64 {
 )]
 pub(super) fn rate(now: u64, then: u64, seconds: f64) -> u64 {
     (now.saturating_sub(then) as f64 / seconds).round() as u64
-}
-
-/// A count with a decimal unit, in at most four characters.
-pub(super) fn thousands(mut count: u64) -> String {
-    for unit in ["", "K", "M", "G", "T"] {
-        if count < 1000 {
-            return format!("{count}{unit}");
-        }
-        count /= 1000;
-    }
-    format!("{count}P")
-}
-
-/// The time of day.
-pub(super) fn clock() -> String {
-    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use engine::{Client, PHASES, RequestTimes, VdevStatus};
 
 use super::Arguments;
-use super::arcstat::{clock, rate};
+use super::arcstat::rate;
 use super::sample::{PoolSample, Sample};
-use crate::cli::format::{nice_bytes, nice_number, nice_time};
+use crate::cli::format::{clock, nice_bytes, nice_number, nice_time};
 use crate::cli::{Outcome, Session};
 
 /// Clears the terminal and goes to its upper left.

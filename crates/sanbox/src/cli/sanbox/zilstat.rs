@@ -10,10 +10,10 @@ use engine::{
 };
 
 use super::Arguments;
-use super::arcstat::{clock, rate, thousands};
+use super::arcstat::rate;
 use super::sample::{PoolSample, Sample, log_since};
 use crate::appliance::KnownPool;
-use crate::cli::format::{nice_bytes, nice_time};
+use crate::cli::format::{clock, decimal_number, nice_bytes, nice_time};
 use crate::cli::zpool::Repeat;
 use crate::cli::{Exit, Outcome, Session};
 
@@ -316,7 +316,7 @@ fn line(columns: &[&Column], line: &DatasetLog<'_>, seconds: f64, separator: &st
             Show::Pool => line.pool.to_owned(),
             Show::Dataset => line.dataset.to_owned(),
             Show::Object => line.object.to_string(),
-            Show::Count(of) => thousands(rate(of(&line.log), 0, seconds)),
+            Show::Count(of) => decimal_number(rate(of(&line.log), 0, seconds)),
             Show::Bytes(of) => nice_bytes(rate(of(&line.log), 0, seconds)),
             Show::Percent(of) => {
                 let (all, part) = of(&line.log);
