@@ -368,30 +368,8 @@ async fn sync_object(
             new.bps = tree.write(new.levels).await?;
             note_used(&mut new, tree.used.get());
         }
-        match frozen.spill {
-            Some(Some(data)) => {
-                let what = BlockWrite {
-                    object: dnode.id,
-                    object_type: new.core.bonus_type,
-                    level: 0,
-                    block: SPILL_BLOCK,
-                    fill: 1,
-                    is_spill: true,
-                    compression: Compression::INHERIT,
-                };
-                let len = data.len() as u64;
-                let (bp, used) = context.write(data, &what, &new.spill).await?;
-                context.services.clock.sub_dirty(context.txg, len);
-                new.spill = bp;
-                note_used(&mut new, used);
-            }
-            Some(None) if !new.spill.is_hole() => {
-                context.free_block(&new.spill);
-                let used = -context.signed_dsize(&new.spill);
-                new.spill = BlockPointer::HOLE;
-                note_used(&mut new, used);
-            }
-            _ => {}
+        if let Some(spill) = frozen.spill {
+            sync_spill(&context, dnode.id, spill, &mut new).await?;
         }
         if !new.core.has_spill {
             new.spill = BlockPointer::HOLE;
@@ -399,6 +377,42 @@ async fn sync_object(
     }
     usage.note(os.0.options.owner_of, os_flags, &old, &mut new);
     dnode.settle(context.txg, new);
+    Ok(())
+}
+
+/// Writes an object's changed spill block, or frees the one that it has no more.
+async fn sync_spill(
+    context: &SyncContext,
+    object: ObjectId,
+    spill: Option<IoBuf>,
+    new: &mut Base,
+) -> Result<()> {
+    let used = match spill {
+        Some(data) => {
+            let what = BlockWrite {
+                object,
+                object_type: new.core.bonus_type,
+                level: 0,
+                block: SPILL_BLOCK,
+                fill: 1,
+                is_spill: true,
+                compression: Compression::INHERIT,
+            };
+            let len = data.len() as u64;
+            let (bp, used) = context.write(data, &what, &new.spill).await?;
+            context.services.clock.sub_dirty(context.txg, len);
+            new.spill = bp;
+            used
+        }
+        None if new.spill.is_hole() => return Ok(()),
+        None => {
+            context.free_block(&new.spill);
+            let used = -context.signed_dsize(&new.spill);
+            new.spill = BlockPointer::HOLE;
+            used
+        }
+    };
+    note_used(new, used);
     Ok(())
 }
 

@@ -243,43 +243,42 @@ impl Traversal {
                     });
                 }
             }
-            Work::Dnodes { block, bytes, at } => {
-                if (at + 1) * 512 > bytes.len() {
-                    return Ok(());
-                }
-                let slots = bytes.len() / 512;
-                let object = ObjectId(block.saturating_mul(slots as u64).saturating_add(at as u64));
-                match DnodePhys::decode(&bytes[at * 512..]) {
-                    Ok(dnode) => {
-                        self.stack.push(Work::Dnodes {
-                            block,
-                            at: at + dnode.slots(),
-                            bytes,
-                        });
-                        let visited = self.options.dnodes || !dnode.is_free();
-                        if visited && !self.options.is_object_done(object) {
-                            self.stack.push(Work::Dnode {
-                                object,
-                                dnode: Box::new(dnode),
-                            });
-                        }
-                    }
-                    Err(source) => {
-                        self.stack.push(Work::Dnodes {
-                            block,
-                            at: at + 1,
-                            bytes,
-                        });
-                        let error = DmuError::Decode {
-                            what: "dnode",
-                            source,
-                        };
-                        self.fail(object, 0, 0, BlockPointer::HOLE, error)?;
-                    }
-                }
-            }
+            Work::Dnodes { block, bytes, at } => self.dnodes(block, bytes, at)?,
         }
         Ok(())
+    }
+
+    /// Visits the dnode in slot `at` of a block of them, and then those behind it.
+    fn dnodes(&mut self, block: u64, bytes: IoBuf, at: usize) -> Result<()> {
+        if (at + 1) * 512 > bytes.len() {
+            return Ok(());
+        }
+        let slots = bytes.len() / 512;
+        let object = ObjectId(block.saturating_mul(slots as u64).saturating_add(at as u64));
+        let decoded = DnodePhys::decode(&bytes[at * 512..]);
+        let taken = decoded.as_ref().map_or(1, DnodePhys::slots);
+        self.stack.push(Work::Dnodes {
+            block,
+            at: at + taken,
+            bytes,
+        });
+        match decoded {
+            Ok(dnode) => {
+                let visited = self.options.dnodes || !dnode.is_free();
+                if visited && !self.options.is_object_done(object) {
+                    self.stack.push(Work::Dnode {
+                        object,
+                        dnode: Box::new(dnode),
+                    });
+                }
+                Ok(())
+            }
+            Err(source) => {
+                let what = "dnode";
+                let error = DmuError::Decode { what, source };
+                self.fail(object, 0, 0, BlockPointer::HOLE, error)
+            }
+        }
     }
 
     async fn root(&mut self, bp: BlockPointer) -> Result<()> {

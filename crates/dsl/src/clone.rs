@@ -413,32 +413,9 @@ impl DslPool {
                 .await?;
         }
         // Space follows.
-        let more = signed(moved.clone_snapshots)
-            - signed(dir.phys().used_breakdown[UsedBy::Snapshots as usize]);
         let delta = Delta::from(moved.sizes);
-        let plain = |used: i64| Delta {
-            used,
-            ..Delta::default()
-        };
-        dir.did_use(UsedBy::Snapshots, plain(more));
-        dir.did_use(
-            UsedBy::Head,
-            Delta {
-                used: delta.used - more,
-                ..delta
-            },
-        );
-        let more = signed(moved.origin_snapshots)
-            - signed(old_dir.phys().used_breakdown[UsedBy::Snapshots as usize]);
-        old_dir.did_use(UsedBy::Snapshots, plain(more));
-        old_dir.did_use(
-            UsedBy::Head,
-            Delta {
-                used: -delta.used - more,
-                compressed: -delta.compressed,
-                uncompressed: -delta.uncompressed,
-            },
-        );
+        charge_moved(&dir, delta, moved.clone_snapshots);
+        charge_moved(&old_dir, -delta, moved.origin_snapshots);
         p.origin.change(|o| o.unique_bytes = moved.origin_unique);
         self.refresh_properties(&dir).await?;
         let name = self.name_of(&dir);
@@ -667,4 +644,20 @@ impl DslPool {
         };
         bptree::add(&self.mos, object, bp, min_birth, sizes, tx).await
     }
+}
+
+/// Charges a directory for what came to it, `snapshots` bytes of which its snapshots hold from now on.
+fn charge_moved(dir: &DslDir, delta: Delta, snapshots: u64) {
+    let before = dir.phys().used_breakdown[UsedBy::Snapshots as usize];
+    let more = signed(snapshots) - signed(before);
+    let plain = Delta {
+        used: more,
+        ..Delta::default()
+    };
+    dir.did_use(UsedBy::Snapshots, plain);
+    let rest = Delta {
+        used: delta.used - more,
+        ..delta
+    };
+    dir.did_use(UsedBy::Head, rest);
 }

@@ -267,24 +267,10 @@ impl Dataset {
                     return Err(Shortage::Error(DslError::Quota { name: self.name() }));
                 }
             }
-            let mut limit = u64::MAX;
-            let mut error = DslError::NoSpace;
-            if !net_free && d.quota != 0 {
-                limit = d.quota;
-                error = DslError::Quota {
-                    name: pool.name_of(dir),
-                };
-            }
-            let root = dir.parent().is_none();
             let deferred = pool.services.store().space().deferred;
-            if root {
-                let pool_bytes = pool.pool_size(u32::from(net_free)).saturating_sub(deferred);
-                if pool_bytes < limit {
-                    limit = pool_bytes;
-                    error = DslError::NoSpace;
-                }
-            }
+            let (limit, error) = self.limit_of(dir, net_free, deferred);
             if used >= limit {
+                let root = dir.parent().is_none();
                 let soon = root && used - limit < deferred + pool.sync.sync_bplist.sizes().used;
                 return Err(if soon {
                     Shortage::Soon(error)
@@ -313,6 +299,26 @@ impl Dataset {
             dir.add_inflight(txg, bytes);
         }
         Ok(())
+    }
+
+    /// The bytes that a directory may use, and what exceeding them is called. `deferred` bytes of the pool are not free yet.
+    fn limit_of(&self, dir: &Rc<DslDir>, net_free: bool, deferred: u64) -> (u64, DslError) {
+        let pool = &self.pool;
+        let quota = dir.phys().quota;
+        let (mut limit, mut error) = (u64::MAX, DslError::NoSpace);
+        if !net_free && quota != 0 {
+            limit = quota;
+            error = DslError::Quota {
+                name: pool.name_of(dir),
+            };
+        }
+        if dir.parent().is_none() {
+            let pool_bytes = pool.pool_size(u32::from(net_free)).saturating_sub(deferred);
+            if pool_bytes < limit {
+                return (pool_bytes, DslError::NoSpace);
+            }
+        }
+        (limit, error)
     }
 
     /// Returns the effective number of a native property (recordsize, compression, atime, ...), from

@@ -225,25 +225,8 @@ impl DslPool {
         self.adjust_count(&dir, zapified_keys::SNAPSHOT_COUNT, 1, tx)
             .await?;
         let object = self.allocate_dataset(tx).await?;
-        let phys = DslDatasetPhys {
-            dir_obj: dir.object.0,
-            fsid_guid: self.new_fsid(),
-            guid: self.new_guid().0,
-            prev_snap_obj: h.prev_snap_obj,
-            prev_snap_txg: h.prev_snap_txg,
-            next_snap_obj: head.object.0,
-            num_children: 1,
-            creation_time: self.seconds(),
-            creation_txg: tx.txg().0,
-            deadlist_obj: h.deadlist_obj,
-            referenced_bytes: h.referenced_bytes,
-            compressed_bytes: h.compressed_bytes,
-            uncompressed_bytes: h.uncompressed_bytes,
-            flags: h.flags,
-            bp: h.bp,
-            ..DslDatasetPhys::default()
-        };
-        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
+        let phys = self.snapshot_phys(&head, tx).encode();
+        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys, tx)
             .await?;
         let state = self.load_dataset(object, Some(short.to_owned())).await?;
         let features = head.features.borrow().clone();
@@ -253,13 +236,7 @@ impl DslPool {
         self.name_ivset(&dir, object, tx).await?;
         let prev = head.prev.borrow().clone();
         if let Some(prev) = prev {
-            let clones = ObjectId(prev.phys().next_clones_obj);
-            if prev.phys().next_snap_obj == head.object.0 {
-                prev.change(|p| p.next_snap_obj = object.0);
-            } else if clones.0 != 0 {
-                zap::remove_int(mos, clones, head.object.0, tx).await?;
-                zap::add_int(mos, clones, object.0, tx).await?;
-            }
+            self.replace_next(&prev, head.object, object, tx).await?;
         }
         let charge = h.unique_bytes.min(head.ref_reserved.get());
         if charge > 0 {
@@ -286,6 +263,50 @@ impl DslPool {
         self.snapshots_changed(&dir, tx).await?;
         self.event("snapshot", name, object, String::new(), tx);
         Ok(state)
+    }
+
+    /// What a snapshot of a head holds that is taken now: all of the head's, before it loses any of that.
+    fn snapshot_phys(&self, head: &DatasetState, tx: &Tx) -> DslDatasetPhys {
+        let h = head.phys();
+        DslDatasetPhys {
+            dir_obj: h.dir_obj,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            prev_snap_obj: h.prev_snap_obj,
+            prev_snap_txg: h.prev_snap_txg,
+            next_snap_obj: head.object.0,
+            num_children: 1,
+            creation_time: self.seconds(),
+            creation_txg: tx.txg().0,
+            deadlist_obj: h.deadlist_obj,
+            referenced_bytes: h.referenced_bytes,
+            compressed_bytes: h.compressed_bytes,
+            uncompressed_bytes: h.uncompressed_bytes,
+            flags: h.flags,
+            bp: h.bp,
+            ..DslDatasetPhys::default()
+        }
+    }
+
+    /// Puts `new` behind a snapshot in the place of `old`, which is its next dataset (returns true) or a clone of it.
+    async fn replace_next(
+        &self,
+        prev: &DatasetState,
+        old: ObjectId,
+        new: ObjectId,
+        tx: &Tx,
+    ) -> Result<bool> {
+        let p = prev.phys();
+        if p.next_snap_obj == old.0 {
+            prev.change(|p| p.next_snap_obj = new.0);
+            return Ok(true);
+        }
+        let clones = ObjectId(p.next_clones_obj);
+        if clones.0 != 0 {
+            zap::remove_int(&self.mos, clones, old.0, tx).await?;
+            zap::add_int(&self.mos, clones, new.0, tx).await?;
+        }
+        Ok(false)
     }
 
     /// Notes in a directory that its snapshots changed now.
@@ -357,7 +378,6 @@ impl DslPool {
             tx.is_syncing(),
             "destroy snapshot happens in syncing context"
         );
-        let mos = &self.mos;
         let s = state.phys();
         let object = state.object;
         let dir = state.dir();
@@ -383,15 +403,8 @@ impl DslPool {
         };
         let mut same_line = false;
         if let Some(prev) = &prev {
-            let p = prev.phys();
-            same_line = p.next_snap_obj == object.0;
-            if same_line {
-                prev.change(|p| p.next_snap_obj = s.next_snap_obj);
-            } else if p.next_clones_obj != 0 {
-                let clones = ObjectId(p.next_clones_obj);
-                zap::remove_int(mos, clones, object.0, tx).await?;
-                zap::add_int(mos, clones, s.next_snap_obj, tx).await?;
-            }
+            let new = ObjectId(s.next_snap_obj);
+            same_line = self.replace_next(prev, object, new, tx).await?;
         }
         let unique_before = next.phys().unique_bytes;
         next.change(|n| {
@@ -406,15 +419,7 @@ impl DslPool {
             self.remove_clones_key(&dir, s.creation_txg, tx).await?;
         }
         if next.phys().is_snapshot() {
-            // Blocks that only this snapshot and the next one shared: they died after the next.
-            let after = ObjectId(next.phys().next_snap_obj);
-            let after = self.load_dataset(after, None).await?;
-            let shared = self
-                .deadlist_of(&after)
-                .await?
-                .space_range(s.prev_snap_txg, s.creation_txg, &self.empty_bpobj)
-                .await?;
-            next.change(|n| n.unique_bytes += shared.used);
+            self.own_shared(&s, &next).await?;
             if !bookmarked {
                 let list = self.deadlist_of(&head).await?;
                 list.remove_key(s.creation_txg, &self.empty_bpobj, tx)
@@ -424,20 +429,48 @@ impl DslPool {
             self.remove_remap_key(head.object, s.creation_txg, tx)
                 .await?;
         } else {
-            *next.prev.borrow_mut() = prev.clone();
-            let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
-            let dead = self.deadlist_of(&next).await?.totals().used;
-            next.change(|n| {
-                n.unique_bytes = n.referenced_bytes.saturating_sub(kept.saturating_sub(dead));
-            });
-            let reserved = next.ref_reserved.get();
-            if unique_before < reserved {
-                let more = next.phys().unique_bytes.saturating_sub(unique_before);
-                let filled = more.min(reserved - unique_before);
-                dir.did_use(UsedBy::Refreservation, used(-signed(filled)));
-            }
+            self.own_more(&next, prev, unique_before).await?;
         }
         self.remove_snapshot(state, &head, &dir, tx).await
+    }
+
+    /// Gives the next snapshot the blocks that only it and a destroyed one shared: they died after it.
+    async fn own_shared(
+        self: &Rc<Self>,
+        destroyed: &DslDatasetPhys,
+        next: &DatasetState,
+    ) -> Result<()> {
+        let after = ObjectId(next.phys().next_snap_obj);
+        let after = self.load_dataset(after, None).await?;
+        let deadlist = self.deadlist_of(&after).await?;
+        let (from, to) = (destroyed.prev_snap_txg, destroyed.creation_txg);
+        let shared = deadlist.space_range(from, to, &self.empty_bpobj).await?;
+        next.change(|n| n.unique_bytes += shared.used);
+        Ok(())
+    }
+
+    /// Counts anew what only a head refers to, whose newest snapshot was destroyed: `prev` is the newest one now. What it has more
+    /// than `unique_before` fills its refreservation.
+    async fn own_more(
+        self: &Rc<Self>,
+        head: &Rc<DatasetState>,
+        prev: Option<Rc<DatasetState>>,
+        unique_before: u64,
+    ) -> Result<()> {
+        let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
+        *head.prev.borrow_mut() = prev;
+        let dead = self.deadlist_of(head).await?.totals().used;
+        head.change(|n| {
+            n.unique_bytes = n.referenced_bytes.saturating_sub(kept.saturating_sub(dead));
+        });
+        let reserved = head.ref_reserved.get();
+        if unique_before < reserved {
+            let more = head.phys().unique_bytes.saturating_sub(unique_before);
+            let filled = more.min(reserved - unique_before);
+            let charge = used(-signed(filled));
+            head.dir().did_use(UsedBy::Refreservation, charge);
+        }
+        Ok(())
     }
 
     /// Moves the blocks only the snapshot refers to to `free_bpobj`, and merges its deadlist into the next dataset's.

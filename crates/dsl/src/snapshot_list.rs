@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use dmu::zap::{self, ZapValue};
-use ondisk::dsl::{dataset_flags, zapified_keys};
+use ondisk::dsl::{DslDatasetPhys, dataset_flags, zapified_keys};
 use ondisk::{Guid, ObjectId};
 
+use crate::dsl_pool::DslPool;
 use crate::error::Result;
 use crate::hierarchy::Hierarchy;
 
@@ -63,6 +64,33 @@ const NAMES_A_BATCH: usize = 1024;
 /// Snapshots looked at for one page: what a filter that matches little may cost.
 const PAGE_EXAMINED_MAX: usize = 8192;
 
+impl DslPool {
+    /// The names of a head's snapshots, by their objects.
+    async fn snapshot_names(&self, head: &DslDatasetPhys) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let mut names = BTreeMap::new();
+        let map = ObjectId(head.snapnames_zapobj);
+        let mut cookie = 0;
+        loop {
+            let entries = match map.0 {
+                0 => Vec::new(),
+                _ => zap::cursor(&self.mos, map, cookie, NAMES_A_BATCH).await?,
+            };
+            let Some(last) = entries.last() else {
+                return Ok(names);
+            };
+            cookie = last.next_cookie;
+            for entry in entries {
+                if let ZapValue::U64(words) = entry.value
+                    && let Some(object) = words.first()
+                {
+                    names.insert(*object, entry.name);
+                }
+            }
+            self.services.handle.yield_now().await;
+        }
+    }
+}
+
 impl Hierarchy {
     /// Returns the snapshots of the head `dataset` that are older than `after`, the newest first: at most `max` whose names contain
     /// `filter`. A page costs the reading of all names, once, and of the objects on it: not of all objects.
@@ -80,27 +108,7 @@ impl Hierarchy {
         let _names = pool.config.read().await;
         let head = pool.find(dataset).await?.dataset;
         let head = pool.dataset_phys(head).await?;
-        let mut names = BTreeMap::new();
-        let map = ObjectId(head.snapnames_zapobj);
-        let mut cookie = 0;
-        loop {
-            let entries = match map.0 {
-                0 => Vec::new(),
-                _ => zap::cursor(&pool.mos, map, cookie, NAMES_A_BATCH).await?,
-            };
-            let Some(last) = entries.last() else {
-                break;
-            };
-            cookie = last.next_cookie;
-            for entry in entries {
-                if let ZapValue::U64(words) = entry.value
-                    && let Some(object) = words.first()
-                {
-                    names.insert(*object, entry.name);
-                }
-            }
-            pool.services.handle.yield_now().await;
-        }
+        let names = pool.snapshot_names(&head).await?;
         let mut page = SnapshotPage {
             total: names.len() as u64,
             ..SnapshotPage::default()

@@ -220,6 +220,24 @@ impl FsHandle {
             || (name == b".." && self.head().is_some())
     }
 
+    /// Finds `.zfs` in the root of a file system; everywhere else that is a name as others.
+    async fn find_control_root(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call_in(move |context, fs| async move {
+            let shown = dir == fs.root() && !fs.is_snapshot();
+            match fs.snapdir() {
+                _ if !shown => fs.lookup(dir, &name, &cred).await,
+                SnapDir::Disabled => Err(FsError::NotFound),
+                _ => {
+                    let view = ControlView::of(&context, &fs).await;
+                    let view = view.map_err(|error| as_fs_error(&error))?;
+                    Ok(view.attr(ControlDir::Root))
+                }
+            }
+        })
+        .await
+    }
+
     async fn find_control(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Found> {
         let here = |attr| {
             Ok(Found {
@@ -239,24 +257,7 @@ impl FsHandle {
             return here(self.lookup(dir, name, cred).await?);
         }
         let FileTarget::Control(dir) = FileTarget::of(dir) else {
-            let name = name.to_vec();
-            let cred = cred.clone();
-            return here(
-                self.call_in(move |context, fs| async move {
-                    let shown = dir == fs.root() && !fs.is_snapshot();
-                    match fs.snapdir() {
-                        _ if !shown => fs.lookup(dir, &name, &cred).await,
-                        SnapDir::Disabled => Err(FsError::NotFound),
-                        _ => {
-                            let view = ControlView::of(&context, &fs).await;
-                            Ok(view
-                                .map_err(|error| as_fs_error(&error))?
-                                .attr(ControlDir::Root))
-                        }
-                    }
-                })
-                .await?,
-            );
+            return here(self.find_control_root(dir, name, cred).await?);
         };
         let (wanted, cred) = (name.to_vec(), cred.clone());
         let found: Result<Attr, (u64, u64)> = self
@@ -264,33 +265,30 @@ impl FsHandle {
                 if view.snapdir == SnapDir::Disabled {
                     return Err(FsError::NotFound);
                 }
-                match (dir, wanted.as_slice()) {
-                    (_, b".") => Ok(Ok(view.attr(dir))),
-                    (ControlDir::Root, b"..") => Ok(Ok(fs.getattr(view.root).await?)),
-                    (ControlDir::Root, b"snapshot") => Ok(Ok(view.attr(ControlDir::Snapshots))),
-                    (ControlDir::Root, b"shares") => Ok(Ok(view.attr(ControlDir::Shares))),
+                let attr = match (dir, wanted.as_slice()) {
+                    (_, b".") => view.attr(dir),
+                    (ControlDir::Root, b"..") => fs.getattr(view.root).await?,
+                    (ControlDir::Root, b"snapshot") => view.attr(ControlDir::Snapshots),
+                    (ControlDir::Root, b"shares") => view.attr(ControlDir::Shares),
                     (ControlDir::Snapshots | ControlDir::Shares, b"..") => {
-                        Ok(Ok(view.attr(ControlDir::Root)))
+                        view.attr(ControlDir::Root)
                     }
                     (ControlDir::Shares, name) => {
                         let shares = view.shares.ok_or(FsError::NotFound)?;
                         let shares = fs.by_object(shares).await?;
-                        Ok(Ok(fs.lookup(shares.id, name, &cred).await?))
+                        fs.lookup(shares.id, name, &cred).await?
                     }
                     (ControlDir::Snapshots, name) => {
-                        let head = ObjectId(fs.head());
-                        let found = context
-                            .pool
-                            .hierarchy()
-                            .snapshot_named(head, name)
-                            .await
-                            .map_err(|_| FsError::Io)?;
+                        let hierarchy = context.pool.hierarchy();
+                        let found = hierarchy.snapshot_named(ObjectId(fs.head()), name).await;
+                        let found = found.map_err(|_| FsError::Io)?;
                         let (object, guid, _) = found.ok_or(FsError::NotFound)?;
-                        Ok(Err((object.0, guid.0)))
+                        return Ok(Err((object.0, guid.0)));
                     }
-                    (ControlDir::Root, _) => Err(FsError::NotFound),
-                    (ControlDir::Unopened(_), _) => Err(FsError::Stale),
-                }
+                    (ControlDir::Root, _) => return Err(FsError::NotFound),
+                    (ControlDir::Unopened(_), _) => return Err(FsError::Stale),
+                };
+                Ok(Ok(attr))
             })
             .await?;
         match found {

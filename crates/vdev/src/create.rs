@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ondisk::nvlist::NvList;
 use ondisk::{Guid, label};
-use runtime::{Disk, DiskKind, Handle};
+use runtime::{Disk, DiskInfo, DiskKind, Handle};
 
 use crate::labels::LabelSet;
 use crate::leaf::{check_size, open_disk};
@@ -184,28 +184,11 @@ async fn plan_top(
         }
         let info = disk.info();
         asize = asize.min(label::leaf_asize(info.size_bytes));
+        sector_shift = sector_shift.max(sector_shift_of(&leaf.path, info, spec.ashift)?);
         let kind = match info.kind {
             DiskKind::File => VdevKind::File,
             DiskKind::Block => VdevKind::Disk,
         };
-        // A file's sectors are those of the file system below; only devices know better than the default.
-        if info.kind == DiskKind::Block {
-            let shift = info.physical_sector_bytes.max(512).ilog2();
-            sector_shift = sector_shift.max(u8::try_from(shift).unwrap_or(ASHIFT_MAX));
-            if let Some(have) = spec.ashift
-                && info.logical_sector_bytes
-                    > 1_u32.checked_shl(u32::from(have)).unwrap_or(u32::MAX)
-            {
-                let needed = u8::try_from(info.logical_sector_bytes.ilog2()).unwrap_or(u8::MAX);
-                return Err(VdevError::SectorSize {
-                    path: leaf.path.clone(),
-                    needed,
-                    have,
-                });
-            }
-        } else {
-            sector_shift = sector_shift.max(FILE_ASHIFT);
-        }
         let mut config = VdevConfig::new(kind, index as u64, fresh_guid(handle));
         config.path = Some(leaf.path.to_string_lossy().into_owned());
         if config.kind == VdevKind::Disk {
@@ -214,34 +197,7 @@ async fn plan_top(
         config.create_txg = ondisk::TXG_INITIAL.0;
         leaves.push(config);
     }
-    let mut top = match leaves.len() {
-        0 => {
-            return Err(VdevError::BadConfig {
-                what: "a vdev without devices",
-            });
-        }
-        _ if spec.draid.is_some() => draid_of(handle, id, spec, leaves)?,
-        width if spec.parity > 0 => {
-            // OpenZFS: module/zcommon, get_parity and is_valid_config: more children than parity, at most 255.
-            if spec.parity > 3 || width <= usize::from(spec.parity) || width > 255 {
-                return Err(VdevError::BadConfig {
-                    what: "a raidz of an impossible width",
-                });
-            }
-            let mut raidz = VdevConfig::new(VdevKind::Raidz, id, fresh_guid(handle));
-            raidz.create_txg = ondisk::TXG_INITIAL.0;
-            raidz.extra.insert("nparity", u64::from(spec.parity));
-            raidz.children = leaves;
-            raidz
-        }
-        1 => leaves.remove(0),
-        _ => {
-            let mut mirror = VdevConfig::new(VdevKind::Mirror, id, fresh_guid(handle));
-            mirror.create_txg = ondisk::TXG_INITIAL.0;
-            mirror.children = leaves;
-            mirror
-        }
-    };
+    let mut top = top_over(handle, id, spec, leaves)?;
     let ashift = spec.ashift.unwrap_or(sector_shift.min(ASHIFT_DEVICE_MAX));
     if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&ashift) {
         return Err(VdevError::BadConfig {
@@ -264,6 +220,60 @@ async fn plan_top(
     top.is_log = spec.bias == AllocationBias::Log;
     top.bias = spec.bias;
     Ok(top)
+}
+
+/// The sectors that a device wants, unless `ashift` is given; that must not be below what it can write.
+fn sector_shift_of(path: &Path, info: &DiskInfo, ashift: Option<u8>) -> Result<u8, VdevError> {
+    // A file's sectors are those of the file system below; only devices know better than the default.
+    if info.kind == DiskKind::File {
+        return Ok(FILE_ASHIFT);
+    }
+    if let Some(have) = ashift
+        && info.logical_sector_bytes > 1_u32.checked_shl(u32::from(have)).unwrap_or(u32::MAX)
+    {
+        let needed = u8::try_from(info.logical_sector_bytes.ilog2()).unwrap_or(u8::MAX);
+        return Err(VdevError::SectorSize {
+            path: path.to_owned(),
+            needed,
+            have,
+        });
+    }
+    let shift = info.physical_sector_bytes.max(512).ilog2();
+    Ok(u8::try_from(shift).unwrap_or(ASHIFT_MAX))
+}
+
+/// Makes the configuration of a top-level vdev over its leaves, still without sizes.
+fn top_over(
+    handle: &Handle,
+    id: u64,
+    spec: &TopSpec,
+    mut leaves: Vec<VdevConfig>,
+) -> Result<VdevConfig, VdevError> {
+    let group = |kind, leaves| {
+        let mut top = VdevConfig::new(kind, id, fresh_guid(handle));
+        top.create_txg = ondisk::TXG_INITIAL.0;
+        top.children = leaves;
+        top
+    };
+    match leaves.len() {
+        0 => Err(VdevError::BadConfig {
+            what: "a vdev without devices",
+        }),
+        _ if spec.draid.is_some() => draid_of(handle, id, spec, leaves),
+        width if spec.parity > 0 => {
+            // OpenZFS: module/zcommon, get_parity and is_valid_config: more children than parity, at most 255.
+            if spec.parity > 3 || width <= usize::from(spec.parity) || width > 255 {
+                return Err(VdevError::BadConfig {
+                    what: "a raidz of an impossible width",
+                });
+            }
+            let mut raidz = group(VdevKind::Raidz, leaves);
+            raidz.extra.insert("nparity", u64::from(spec.parity));
+            Ok(raidz)
+        }
+        1 => Ok(leaves.remove(0)),
+        _ => Ok(group(VdevKind::Mirror, leaves)),
+    }
 }
 
 /// Makes the configuration of a draid, with its groups: as few as come out even on its children.

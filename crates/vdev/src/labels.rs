@@ -94,8 +94,14 @@ impl LabelSet {
                 }
             }
         }
+        set.find_uberblocks(&found);
+        Ok(set)
+    }
+
+    /// Finds the valid uberblocks in the rings of the labels that could be read: offset and bytes of each from its configuration on.
+    fn find_uberblocks(&mut self, found: &[Option<(u64, IoBuf)>]) {
         // The ring's slot size follows the ashift of the top-level vdev; without a configuration, try them all.
-        let ashift = set
+        let ashift = self
             .best_config()
             .and_then(|config| config.list("vdev_tree"))
             .and_then(|tree| tree.u64("ashift"))
@@ -123,7 +129,7 @@ impl LabelSet {
                         if !is_twin {
                             twins.push(block);
                         }
-                        set.uberblocks.push(FoundUberblock {
+                        self.uberblocks.push(FoundUberblock {
                             label: u8::try_from(which).expect("four labels"),
                             slot: u32::try_from(slot).expect("at most 128 slots"),
                             uberblock,
@@ -132,7 +138,6 @@ impl LabelSet {
                 }
             }
         }
-        Ok(set)
     }
 
     /// Returns the configuration with the highest txg among the valid labels.

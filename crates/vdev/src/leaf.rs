@@ -452,19 +452,24 @@ impl Leaf {
                 self.post_if_slow(offset, len, [asked, ended]);
                 Ok(())
             }
-            Err(error) if is_of_flush(&error) => {
-                self.writes.note_unflushed_missed();
-                self.flush_failed(&error);
-                Err(LeafError::Device(error))
-            }
             Err(error) => {
-                self.stats.borrow_mut().write_errors += 1;
-                self.io_errors.note(self.handle.now());
-                self.post_failed(offset, len, &error);
-                self.after_error(&error).await;
+                self.write_failed(offset, len, &error).await;
                 Err(LeafError::Device(error))
             }
         }
+    }
+
+    /// Counts and posts a write that failed for good; what follows for the leaf depends on whether it was its flush.
+    async fn write_failed(&self, offset: u64, len: u64, error: &DiskError) {
+        if is_of_flush(error) {
+            self.writes.note_unflushed_missed();
+            self.flush_failed(error);
+            return;
+        }
+        self.stats.borrow_mut().write_errors += 1;
+        self.io_errors.note(self.handle.now());
+        self.post_failed(offset, len, error);
+        self.after_error(error).await;
     }
 
     /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the

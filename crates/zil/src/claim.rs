@@ -64,28 +64,10 @@ pub async fn claim(
     first: Txg,
     given_up: impl Fn(u32) -> bool,
 ) -> Result<Claimed> {
-    if header.is_empty() {
-        return Ok((*header).into());
-    }
     let may_end = |bp: &BlockPointer| bp.copies().any(|dva| given_up(dva.vdev));
-    let unreadable = |error: &ZilError| matches!(error, ZilError::Unreadable { .. });
-    if may_end(&header.log)
-        && read_block(store, &header.log)
-            .await
-            .as_ref()
-            .is_err_and(unreadable)
-    {
-        return Ok(ZilHeader::default().into());
-    }
-    if header.claim_txg != 0 {
-        return Ok((*header).into());
-    }
     let objset = ChainId::of(&header.log).objset;
-    if !header.log.is_little_endian() {
-        return Err(ZilError::Unsupported {
-            objset,
-            what: "records of a machine with the other byte order",
-        });
+    if let Some(header) = settled(store, header, may_end(&header.log)).await? {
+        return Ok(header.into());
     }
     let (mut blocks, mut records) = (0_u64, 0_u64);
     let (mut last_block, mut last_record) = (0, 0);
@@ -94,7 +76,7 @@ pub async fn claim(
     'chain: while !bp.is_hole() {
         let id = ChainId::of(&bp);
         let block = read_block(store, &bp).await;
-        if may_end(&bp) && block.as_ref().is_err_and(unreadable) {
+        if may_end(&bp) && block.as_ref().is_err_and(is_unreadable) {
             break;
         }
         if id.seq <= last_block || !claim_block(store, &bp, first).await? {
@@ -110,38 +92,17 @@ pub async fn claim(
             if record.seq <= last_record {
                 break 'chain;
             }
-            let seq = record.seq;
             if record.is_clone_range() {
-                let damaged = ZilError::Damaged { objset, seq };
-                let pointers = cloned(&bp, &record).ok_or(damaged)?;
-                // A clone of a clone of the same txg has the birth of that txg; its block is older.
-                // OpenZFS: module/zfs/zil.c, zil_claim_clone_range (BP_GET_BIRTH)
-                if pointers.iter().any(|bp| bp.physical_birth() >= first) {
-                    break 'chain;
+                match references(&bp, &record, first)? {
+                    Some(more) => referenced.extend(more),
+                    None => break 'chain,
                 }
-                let is_replayed = record.txg >= first.0;
-                referenced.extend(
-                    pointers
-                        .into_iter()
-                        .map(|bp| LoggedReference { bp, is_replayed }),
-                );
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first
+                && !claim_data(store, &data, first, (objset, record.seq), may_end(&data)).await?
             {
-                let whole = match store.is_whole(&data, IoClass::SyncRead).await {
-                    Err(ZioError::Device { .. }) if may_end(&data) => false,
-                    whole => whole.map_err(|source| ZilError::UnreadableData {
-                        objset,
-                        seq: record.seq,
-                        source: Arc::new(source),
-                    })?,
-                };
-                if !whole || !claim_block(store, &data, first).await? {
-                    // The record reached the disk before its data did, so its commit was never acknowledged.
-                    break 'chain;
-                }
-                store.complete(&data, IoClass::SyncRead).await?;
+                break 'chain;
             }
             last_record = record.seq;
             records += 1;
@@ -161,6 +122,82 @@ pub async fn claim(
         ..*header
     };
     Ok(Claimed { header, referenced })
+}
+
+fn is_unreadable(error: &ZilError) -> bool {
+    matches!(error, ZilError::Unreadable { .. })
+}
+
+/// What [`claim`] makes of a header without claiming anything; `None` when its chain is to be claimed. `given_up` is whether a vdev
+/// of the first block is.
+async fn settled(
+    store: &BlockStore,
+    header: &ZilHeader,
+    given_up: bool,
+) -> Result<Option<ZilHeader>> {
+    if header.is_empty() {
+        return Ok(Some(*header));
+    }
+    if given_up {
+        let first = read_block(store, &header.log).await;
+        if first.as_ref().is_err_and(is_unreadable) {
+            return Ok(Some(ZilHeader::default()));
+        }
+    }
+    if header.claim_txg != 0 {
+        return Ok(Some(*header));
+    }
+    if header.log.is_little_endian() {
+        return Ok(None);
+    }
+    Err(ZilError::Unsupported {
+        objset: ChainId::of(&header.log).objset,
+        what: "records of a machine with the other byte order",
+    })
+}
+
+/// The blocks that a record of cloned blocks in the block of `bp` shares; `None` when one is younger than what is on disk.
+fn references(
+    bp: &BlockPointer,
+    record: &LogRecord<'_>,
+    first: Txg,
+) -> Result<Option<Vec<LoggedReference>>> {
+    let pointers = cloned(bp, record).ok_or(ZilError::Damaged {
+        objset: ChainId::of(bp).objset,
+        seq: record.seq,
+    })?;
+    // A clone of a clone of the same txg has the birth of that txg; its block is older.
+    // OpenZFS: module/zfs/zil.c, zil_claim_clone_range (BP_GET_BIRTH)
+    if pointers.iter().any(|bp| bp.physical_birth() >= first) {
+        return Ok(None);
+    }
+    let is_replayed = record.txg >= first.0;
+    let one = |bp| LoggedReference { bp, is_replayed };
+    Ok(Some(pointers.into_iter().map(one).collect()))
+}
+
+/// Claims the block of an indirect write, the record `seq` of an objset, and writes its incomplete copies. False when the record
+/// reached the disk before its data did, so its commit was never acknowledged, or where its vdev is given up.
+async fn claim_data(
+    store: &BlockStore,
+    data: &BlockPointer,
+    first: Txg,
+    (objset, seq): (u64, u64),
+    given_up: bool,
+) -> Result<bool> {
+    let whole = match store.is_whole(data, IoClass::SyncRead).await {
+        Err(ZioError::Device { .. }) if given_up => false,
+        whole => whole.map_err(|source| ZilError::UnreadableData {
+            objset,
+            seq,
+            source: Arc::new(source),
+        })?,
+    };
+    if !whole || !claim_block(store, data, first).await? {
+        return Ok(false);
+    }
+    store.complete(data, IoClass::SyncRead).await?;
+    Ok(true)
 }
 
 /// Returns the blocks of an unclaimed log that were allocated in `newest` or before, in the order of the chain: what the state

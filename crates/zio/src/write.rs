@@ -467,16 +467,7 @@ impl BlockStore {
                 return Err(error);
             }
         };
-        let mut block = IoBufMut::zeroed(to_usize(GANG_HEADER_BYTES));
-        for (child, place) in children
-            .iter()
-            .zip(block.chunks_exact_mut(BlockPointer::SIZE))
-        {
-            child.encode_into(place);
-        }
-        let verifier = label::gang_verifier(headers[0].vdev, headers[0].offset, piece.txg.0);
-        label::set_checksum(&mut block, verifier, sha256);
-        let block = block.freeze();
+        let block = gang_header(&headers[0], piece.txg, &children);
         if let Err(error) = self
             .write_copies(piece.txg, &headers, &block, piece.io_class, piece.bookmark)
             .await
@@ -717,4 +708,18 @@ fn bytes_in_use(data: &[u8]) -> usize {
 
 fn three(dvas: &[Dva]) -> [Dva; 3] {
     std::array::from_fn(|index| dvas.get(index).copied().unwrap_or(Dva::ABSENT))
+}
+
+/// The header of a gang that is placed at `header` first: pointers to its children.
+fn gang_header(header: &Dva, txg: Txg, children: &[BlockPointer]) -> IoBuf {
+    let mut block = IoBufMut::zeroed(to_usize(GANG_HEADER_BYTES));
+    for (child, place) in children
+        .iter()
+        .zip(block.chunks_exact_mut(BlockPointer::SIZE))
+    {
+        child.encode_into(place);
+    }
+    let verifier = label::gang_verifier(header.vdev, header.offset, txg.0);
+    label::set_checksum(&mut block, verifier, sha256);
+    block.freeze()
 }

@@ -117,10 +117,9 @@ impl Fs {
         let znode = self.regular(id).await?;
         permission::check_content(&znode.attrs.borrow(), cred, WRITE)?;
         let whole = offset.is_none();
-        let _append = if whole {
-            Some(znode.ranges.exclusive(WHOLE_RANGE).await)
-        } else {
-            None
+        let _append = match offset {
+            None => Some(znode.ranges.exclusive(WHOLE_RANGE).await),
+            Some(_) => None,
         };
         let start = offset.unwrap_or_else(|| znode.size());
         let forbidden = znode.flags() & (flags::IMMUTABLE | flags::READONLY) != 0
@@ -157,11 +156,8 @@ impl Fs {
             };
             let size = at + chunk;
             match self.write_chunk(&znode, at, piece, size, whole, cred).await {
-                Ok(seen) => {
-                    if done == 0 {
-                        before = seen;
-                    }
-                }
+                Ok(seen) if done == 0 => before = seen,
+                Ok(_) => {}
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }

@@ -213,30 +213,34 @@ impl Fs {
         self.settle(&dir).await?;
         let made = self.made(&file, before, &dir, true).await?;
         match set.size {
-            // A size given at creation is a hole.
             Some(size) if size > 0 && kind.file_type == FileType::Regular => {
-                let opened = Cred {
-                    opened: true,
-                    ..cred.clone()
-                };
-                let change = self
-                    .setattr(
-                        file.id(),
-                        &SetAttr {
-                            size: Some(size),
-                            ..SetAttr::default()
-                        },
-                        None,
-                        &opened,
-                    )
-                    .await?;
-                Ok(Made {
-                    file: change.after,
-                    ..made
-                })
+                self.with_first_size(made, &file, size, cred).await
             }
             _ => Ok(made),
         }
+    }
+
+    /// A size given at creation is a hole.
+    async fn with_first_size(
+        &self,
+        made: Made,
+        file: &Znode,
+        size: u64,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let opened = Cred {
+            opened: true,
+            ..cred.clone()
+        };
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let change = self.setattr(file.id(), &set, None, &opened).await?;
+        Ok(Made {
+            file: change.after,
+            ..made
+        })
     }
 
     /// Makes a file with these attributes and a name that is free; the caller holds the directory's lock.
@@ -345,16 +349,7 @@ impl Fs {
             let given = set.gid.filter(|&gid| root || cred.in_group(gid));
             u64::from(given.unwrap_or(cred.gid))
         };
-        let default_mode = match kind.file_type {
-            FileType::Directory => 0o755,
-            FileType::Symlink => 0o777,
-            _ => 0o644,
-        };
-        let mut mode = u64::from(if kind.file_type == FileType::Symlink {
-            0o777
-        } else {
-            set.mode.unwrap_or(default_mode) & 0o7777 & !(set.umask & 0o777)
-        });
+        let mut mode = first_mode(kind.file_type, set);
         let in_group = u32::try_from(attrs.gid).is_ok_and(|gid| cred.in_group(gid));
         if is_dir && set_gid_dir {
             mode |= 0o2000;
@@ -373,16 +368,7 @@ impl Fs {
             attrs.flags |= ACL_AUTO_INHERIT;
         }
         if self.settings().project_quota && (is_dir || kind.file_type == FileType::Regular) {
-            let inherits = dir.flags & flags::PROJINHERIT != 0;
-            attrs.project = Some(if inherits {
-                dir.project.unwrap_or(0)
-            } else {
-                0
-            });
-            attrs.flags |= PROJID;
-            if inherits && is_dir {
-                attrs.flags |= flags::PROJINHERIT;
-            }
+            give_project(dir, &mut attrs, is_dir);
         }
         match kind.file_type {
             FileType::Block | FileType::Character => attrs.rdev = Some(stored_device(kind.rdev)),
@@ -432,12 +418,6 @@ impl Fs {
     ) -> FsResult<Rc<Znode>> {
         let given = self.0.given.take();
         attrs.generation = given.map_or(tx.txg().0, |given| given.generation);
-        let is_dir = attrs.mode >> 12 == 4;
-        let normalization = if attrs.flags & XATTR != 0 {
-            0
-        } else {
-            self.0.master.directory_flags()
-        };
         let (mut bonus, mut spill) = (Vec::with_capacity(320), Vec::new());
         let spill_attrs: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
         attrs.order = plan
@@ -452,30 +432,10 @@ impl Fs {
         if slots > 1 {
             self.0.backing.needs_large_dnodes();
         }
-        let object = if is_dir {
-            let spec = ZapSpec {
-                normalization,
-                bonus: (BONUS_SA, bonus_len),
-                slots,
-                ..ZapSpec::new(TYPE_DIRECTORY)
-            };
-            if let Some(given) = given {
-                zap::create_at(self.os(), given.object, &spec, tx).await?;
-                given.object
-            } else {
-                zap::create(self.os(), &spec, tx).await?
-            }
-        } else {
-            let spec = AllocSpec::new(TYPE_FILE)
-                .bonus(BONUS_SA, bonus_len)
-                .slots(slots);
-            if let Some(given) = given {
-                self.os().allocate_at(given.object, spec, tx).await?;
-                given.object
-            } else {
-                self.os().allocate(spec, tx).await?
-            }
-        };
+        let number = given.map(|given| given.object);
+        let object = self
+            .allocate_object(&attrs, (bonus_len, slots), number, tx)
+            .await?;
         self.os().set_bonus(object, BONUS_SA, &bonus, tx).await?;
         if !spill.is_empty() {
             self.os().set_spill(object, Some(&spill), tx).await?;
@@ -495,6 +455,43 @@ impl Fs {
         // The number may be that of a file just freed: nothing of it may answer for the new one.
         self.0.znodes.remove(object.0);
         Ok(self.0.znodes.insert(znode))
+    }
+
+    /// Allocates the object of a file with these attributes; a record under replay says which `number` it has.
+    async fn allocate_object(
+        &self,
+        attrs: &Attrs,
+        (bonus_len, slots): (u16, u8),
+        number: Option<ObjectId>,
+        tx: &Tx,
+    ) -> FsResult<ObjectId> {
+        let is_dir = attrs.mode >> 12 == 4;
+        if !is_dir {
+            let spec = AllocSpec::new(TYPE_FILE)
+                .bonus(BONUS_SA, bonus_len)
+                .slots(slots);
+            let Some(number) = number else {
+                return Ok(self.os().allocate(spec, tx).await?);
+            };
+            self.os().allocate_at(number, spec, tx).await?;
+            return Ok(number);
+        }
+        let normalization = if attrs.flags & XATTR != 0 {
+            0
+        } else {
+            self.0.master.directory_flags()
+        };
+        let spec = ZapSpec {
+            normalization,
+            bonus: (BONUS_SA, bonus_len),
+            slots,
+            ..ZapSpec::new(TYPE_DIRECTORY)
+        };
+        let Some(number) = number else {
+            return Ok(zap::create(self.os(), &spec, tx).await?);
+        };
+        zap::create_at(self.os(), number, &spec, tx).await?;
+        Ok(number)
     }
 
     /// Takes back an object that got no name.
@@ -579,6 +576,30 @@ pub(crate) fn check_project(dir: &Attrs, file: &Attrs) -> FsResult<()> {
         return Err(FsError::CrossDevice);
     }
     Ok(())
+}
+
+/// The permission bits of a new file, before its directory and its group have their say.
+fn first_mode(file_type: FileType, set: &SetAttr) -> u64 {
+    let default_mode = match file_type {
+        FileType::Directory => 0o755,
+        FileType::Symlink => return 0o777,
+        _ => 0o644,
+    };
+    u64::from(set.mode.unwrap_or(default_mode) & 0o7777 & !(set.umask & 0o777))
+}
+
+/// Gives a new file its project: its directory's, where that says so.
+fn give_project(dir: &Attrs, attrs: &mut Attrs, is_dir: bool) {
+    let inherits = dir.flags & flags::PROJINHERIT != 0;
+    attrs.project = Some(if inherits {
+        dir.project.unwrap_or(0)
+    } else {
+        0
+    });
+    attrs.flags |= PROJID;
+    if inherits && is_dir {
+        attrs.flags |= flags::PROJINHERIT;
+    }
 }
 
 /// Checks write permission on a directory that is itself moved: its entry `..` changes.

@@ -182,32 +182,21 @@ impl Fs {
             entries: Vec::new(),
         };
         let _lock = dir.shared().await?;
-        let mut cookie = cookie;
         let gone = dir.unlinked.get();
-        if cookie < COOKIE_SELF && !gone {
-            if !builder.fits(b".") {
-                return self.listing(builder, false, &dir).await;
-            }
-            builder.push(
-                b".".to_vec(),
-                dir.object,
-                Some(FileType::Directory),
-                COOKIE_SELF,
-            );
-            cookie = COOKIE_SELF;
-        }
-        if cookie < COOKIE_PARENT && !gone {
-            if !builder.fits(b"..") {
-                return self.listing(builder, false, &dir).await;
-            }
+        if !gone {
             let parent = dir.attrs.borrow().parent;
-            builder.push(
-                b"..".to_vec(),
-                parent,
-                Some(FileType::Directory),
-                COOKIE_PARENT,
-            );
-            cookie = COOKIE_PARENT;
+            for (name, object, at) in [
+                (b".".as_slice(), dir.object, COOKIE_SELF),
+                (b"..", parent, COOKIE_PARENT),
+            ] {
+                if cookie >= at {
+                    continue;
+                }
+                if !builder.fits(name) {
+                    return self.listing(builder, false, &dir).await;
+                }
+                builder.push(name.to_vec(), object, Some(FileType::Directory), at);
+            }
         }
         let mut at = cookie.saturating_sub(COOKIE_PARENT);
         let mut eof = gone;

@@ -159,10 +159,7 @@ impl Fs {
         self.check_moved(&dirs, &source, to, cred).await?;
 
         let children = lock_children(&source, target.as_ref()).await?;
-        if let Some(target) = &target
-            && target.is_dir()
-            && target.size() > 2
-        {
+        if target.as_ref().is_some_and(|t| t.is_dir() && t.size() > 2) {
             return Err(FsError::NotEmpty);
         }
         let move_ = Move {

@@ -36,6 +36,18 @@ pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
     }
 }
 
+/// Changes the flags that a caller may set.
+fn change_flags(old: &Attrs, new: &mut Attrs, wanted: u64, root: bool) -> FsResult<()> {
+    let flags = (old.flags & !flags::SETTABLE) | (wanted & flags::SETTABLE);
+    if !root && (flags ^ old.flags) & ROOT_FLAGS != 0 {
+        return Err(FsError::NotPermitted);
+    }
+    // The flags of a list follow the list.
+    let about_list = acl::list::INHERITABLE | acl::list::WIDE | ACL_TRIVIAL | NO_EXECS_DENIED;
+    new.flags = (flags & !about_list) | (new.flags & about_list);
+    Ok(())
+}
+
 /// Replaces an entry of the list of extended attributes, if it is there; then returns its value.
 fn rewrite_in_list(attrs: &mut Attrs, name: &[u8], value: &[u8]) -> FsResult<Option<Vec<u8>>> {
     let mut list = attrs.xattr_list()?;
@@ -166,6 +178,35 @@ impl Fs {
         } else if (new.uid, new.gid) != (old.uid, old.gid) && new.posix.is_none() {
             acl::list::chown(&mut new)?;
         }
+        self.change_times(old, &mut new, set, cred, owner)?;
+        if !owner && (set.crtime.is_some() || set.flags.is_some() || set.project.is_some()) {
+            return Err(FsError::NotPermitted);
+        }
+        if let Some(time) = set.crtime {
+            new.crtime = stored_time(time);
+        }
+        if let Some(wanted) = set.flags {
+            change_flags(old, &mut new, wanted, root)?;
+        }
+        if let Some(project) = set.project {
+            if !self.settings().project_quota {
+                return Err(FsError::NotSupported);
+            }
+            new.project = Some(u64::from(project));
+            new.flags |= PROJID;
+        }
+        new.ctime = now;
+        Ok(Some(new))
+    }
+
+    fn change_times(
+        &self,
+        old: &Attrs,
+        new: &mut Attrs,
+        set: &SetAttr,
+        cred: &Cred,
+        owner: bool,
+    ) -> FsResult<()> {
         let may_touch = permission::grants(old, cred, ace_mask::WRITE_ATTRIBUTES);
         for (time, field) in [(set.atime, &mut new.atime), (set.mtime, &mut new.mtime)] {
             match time {
@@ -174,7 +215,7 @@ impl Fs {
                     if !owner && !cred.opened && !may_touch {
                         permission::check(old, cred, WRITE)?;
                     }
-                    *field = now;
+                    *field = self.now();
                 }
                 Some(SetTime::Client(time)) => {
                     let replayed = self.0.replaying.get().is_some();
@@ -186,37 +227,7 @@ impl Fs {
                 }
             }
         }
-        if let Some(time) = set.crtime {
-            if !owner {
-                return Err(FsError::NotPermitted);
-            }
-            new.crtime = stored_time(time);
-        }
-        if let Some(wanted) = set.flags {
-            if !owner {
-                return Err(FsError::NotPermitted);
-            }
-            let flags = (old.flags & !flags::SETTABLE) | (wanted & flags::SETTABLE);
-            if !root && (flags ^ old.flags) & ROOT_FLAGS != 0 {
-                return Err(FsError::NotPermitted);
-            }
-            // The flags of a list follow the list.
-            let about_list =
-                acl::list::INHERITABLE | acl::list::WIDE | ACL_TRIVIAL | NO_EXECS_DENIED;
-            new.flags = (flags & !about_list) | (new.flags & about_list);
-        }
-        if let Some(project) = set.project {
-            if !owner {
-                return Err(FsError::NotPermitted);
-            }
-            if !self.settings().project_quota {
-                return Err(FsError::NotSupported);
-            }
-            new.project = Some(u64::from(project));
-            new.flags |= PROJID;
-        }
-        new.ctime = now;
-        Ok(Some(new))
+        Ok(())
     }
 
     fn change_owner(

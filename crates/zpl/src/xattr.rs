@@ -9,7 +9,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
-use ondisk::nvlist::NvValue;
+use ondisk::nvlist::{NvList, NvValue};
 
 use crate::acl::list as list_rules;
 use crate::acl::posix::{self, PosixAcl};
@@ -53,6 +53,25 @@ fn has_namespace(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
+/// The name of a user's attribute as systems write it that know no namespaces.
+fn without_namespace(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(USER)
+        .filter(|bare| !bare.is_empty() && !has_namespace(bare))
+}
+
+/// Puts a value into a file's list of attributes, unless that would be too long for it.
+fn insert_in_list(list: &mut NvList, name: &[u8], value: &[u8]) -> bool {
+    if value.len() > LIST_VALUE_MAX {
+        return false;
+    }
+    list.insert(name, NvValue::ByteArray(value.to_vec()));
+    let fits = list.encode_xdr().len() <= LIST_MAX;
+    if !fits {
+        list.remove(name);
+    }
+    fits
+}
+
 impl Fs {
     /// Returns the value of an extended attribute.
     ///
@@ -75,9 +94,7 @@ impl Fs {
         znode: &Znode,
         name: &[u8],
     ) -> FsResult<Option<Vec<u8>>> {
-        let bare = name
-            .strip_prefix(USER)
-            .filter(|bare| !bare.is_empty() && !has_namespace(bare));
+        let bare = without_namespace(name);
         let list = znode.attrs.borrow().xattr_list()?;
         if let Some(value) = list
             .bytes(name)
@@ -233,41 +250,20 @@ impl Fs {
         mode: XattrMode,
         cred: &Cred,
     ) -> FsResult<()> {
-        let settings = self.settings();
         let mut attrs = znode.attrs.borrow().clone();
         let old_mode = attrs.mode;
         if is_posix_list(name) {
             let given = value.map(PosixAcl::decode).transpose()?;
-            if name == posix::ACCESS {
-                if let Some(acl) = &given {
-                    if acl.is_minimal() {
-                        // The mode says it all.
-                        value = None;
-                    }
-                    self.show_list(&mut attrs, acl, cred);
-                }
-                attrs.posix = given.filter(|acl| !acl.is_minimal()).map(Rc::new);
+            if name == posix::ACCESS && self.take_access_list(&mut attrs, given, cred) {
+                value = None;
             }
         }
         let mut list = attrs.xattr_list()?;
-        let bare = name
-            .strip_prefix(USER)
-            .filter(|bare| !bare.is_empty() && !has_namespace(bare));
         // An attribute another system wrote without namespace is replaced under its full name.
-        let in_list = [Some(name), bare]
-            .into_iter()
-            .flatten()
-            .find(|n| list.has(*n))
-            .map(<[u8]>::to_vec);
-        let mut in_dir = None;
-        if let Some(dir) = attrs.xattr.map(ObjectId) {
-            for n in [Some(name), bare].into_iter().flatten() {
-                if let Some(file) = self.xattr_file(dir, n).await? {
-                    in_dir = Some((n.to_vec(), file));
-                    break;
-                }
-            }
-        }
+        let names = [Some(name), without_namespace(name)];
+        let mut names = names.into_iter().flatten();
+        let in_dir = self.find_in_dir(&attrs, names.clone()).await?;
+        let in_list = names.find(|n| list.has(*n)).map(<[u8]>::to_vec);
         match mode {
             XattrMode::Create if in_list.is_some() || in_dir.is_some() => {
                 return Err(FsError::Exists);
@@ -284,26 +280,10 @@ impl Fs {
         if let Some(name) = &in_list {
             list.remove(name);
         }
-        let mut to_dir = None;
-        if let Some(value) = value {
-            let mut fits = false;
-            if settings.xattr_sa && value.len() <= LIST_VALUE_MAX {
-                list.insert(name, NvValue::ByteArray(value.to_vec()));
-                fits = list.encode_xdr().len() <= LIST_MAX;
-                if !fits {
-                    list.remove(name);
-                }
-            }
-            if !fits {
-                to_dir = Some(value);
-            }
-        }
+        let use_list = self.settings().xattr_sa;
+        let to_dir = value.filter(|value| !use_list || !insert_in_list(&mut list, name, value));
         let in_new_list = value.is_some() && to_dir.is_none();
-        attrs.dxattr = if list.is_empty() {
-            None
-        } else {
-            Some(Rc::from(list.encode_xdr()))
-        };
+        attrs.dxattr = (!list.is_empty()).then(|| Rc::from(list.encode_xdr()));
         attrs.ctime = self.now();
         let hidden = self
             .prepare_hidden(znode, &mut attrs, to_dir.is_some(), cred)
@@ -313,12 +293,9 @@ impl Fs {
             Err(FsError::AttributeTooLarge) => return Err(FsError::NoSpace),
             other => other?,
         };
-        let bytes = value.map_or(0, |v| v.len() as u64) + 2 * META_BYTES;
-        let weight = if value.is_some() {
-            Weight::Bytes(bytes)
-        } else {
-            Weight::Frees
-        };
+        let weight = value.map_or(Weight::Frees, |value| {
+            Weight::Bytes(value.len() as u64 + 2 * META_BYTES)
+        });
         let tx = self.begin(weight).await?;
         let with_files = to_dir.is_some() || in_dir.is_some();
         let mut records = Vec::new();
@@ -338,6 +315,32 @@ impl Fs {
         }
         self.log_attribute(znode, with_files, records, &tx);
         Ok(())
+    }
+
+    /// Gives attributes a POSIX ACL, or takes theirs away. Returns whether the mode says all that the new one says.
+    fn take_access_list(&self, attrs: &mut Attrs, given: Option<PosixAcl>, cred: &Cred) -> bool {
+        let is_minimal = given.as_ref().is_some_and(PosixAcl::is_minimal);
+        if let Some(acl) = &given {
+            self.show_list(attrs, acl, cred);
+        }
+        attrs.posix = given.filter(|_| !is_minimal).map(Rc::new);
+        is_minimal
+    }
+
+    /// Finds the first of some names in a file's hidden directory of extended attributes, and its file.
+    async fn find_in_dir(
+        &self,
+        attrs: &Attrs,
+        names: impl Iterator<Item = &[u8]>,
+    ) -> FsResult<Option<(Vec<u8>, ObjectId)>> {
+        if let Some(dir) = attrs.xattr.map(ObjectId) {
+            for name in names {
+                if let Some(file) = self.xattr_file(dir, name).await? {
+                    return Ok(Some((name.to_vec(), file)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Gives attributes the mode that shows a POSIX ACL. A stored ACL that says more than a mode stays as it is.

@@ -27,6 +27,7 @@ use super::send_source::SendSource;
 use super::writer::StreamWriter;
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
+use crate::types::SavedReceive;
 
 /// Bytes of blocks that are read ahead of what is written.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
@@ -170,6 +171,38 @@ impl std::fmt::Debug for Sender {
     }
 }
 
+/// The record a stream begins with, but for features and payload.
+fn begin_of(
+    snapshot: &Dataset,
+    objset: &Objset,
+    from: Option<SendFrom>,
+    saved: Option<SavedReceive>,
+) -> Begin {
+    let phys = snapshot.state().phys();
+    let (to_guid, to_name) = match saved {
+        Some(saved) => (saved.guid, saved.name),
+        None => (phys.guid, snapshot.name().into_bytes()),
+    };
+    let mut flags = begin_flags::FREE_RECORDS | begin_flags::SPILL_BLOCK;
+    if from.is_some_and(|from| from.is_clone) {
+        flags |= begin_flags::CLONE;
+    }
+    if phys.flags & ondisk::dsl::dataset_flags::CASE_INSENSITIVE != 0 {
+        flags |= begin_flags::CASE_INSENSITIVE;
+    }
+    Begin {
+        kind: StreamKind::Substream,
+        features: 0,
+        creation_time: phys.creation_time,
+        objset_type: u32::try_from(objset.kind().0).unwrap_or(0),
+        flags,
+        to_guid,
+        from_guid: from.map_or(0, |from| from.guid),
+        to_name,
+        payload_len: 0,
+    }
+}
+
 impl Sender {
     /// Begins the stream of a snapshot, from an earlier one or as a whole, or goes on with it. The caller has checked that `from` is
     /// one.
@@ -190,9 +223,6 @@ impl Sender {
         } = source;
         let mut features = features(&snapshot, &objset, options).await?;
         let (mut list, mut first) = (NvList::new(), None);
-        if keys.is_some() {
-            features |= stream_feature::RAW;
-        }
         if let Some(SendResume { object, offset }) = resume {
             features |= stream_feature::RESUMING;
             list = list
@@ -203,14 +233,11 @@ impl Sender {
             first = Some((ObjectId(object), block));
         }
         if let Some(keys) = keys {
+            features |= stream_feature::RAW;
             list = list.with("crypt_keydata", keys);
         }
-        let list = if list.is_empty() {
-            Vec::new()
-        } else {
-            list.encode_native()
-        };
-        let phys = snapshot.state().phys();
+        let list = (!list.is_empty()).then(|| list.encode_native());
+        let list = list.unwrap_or_default();
         let services = objset.services().clone();
         let from_txg = from.map_or(Txg(0), |from| from.creation_txg);
         let visit = TraverseOptions {
@@ -222,30 +249,14 @@ impl Sender {
             resume: first,
             ..TraverseOptions::default()
         };
-        let mut flags = begin_flags::FREE_RECORDS | begin_flags::SPILL_BLOCK;
-        if from.is_some_and(|from| from.is_clone) {
-            flags |= begin_flags::CLONE;
-        }
-        if phys.flags & ondisk::dsl::dataset_flags::CASE_INSENSITIVE != 0 {
-            flags |= begin_flags::CASE_INSENSITIVE;
-        }
         let is_whole = saved.is_none();
-        let (to_guid, to_name) = match saved {
-            Some(saved) => (saved.guid, saved.name),
-            None => (phys.guid, snapshot.name().into_bytes()),
-        };
         let mut writer = StreamWriter::default();
         let begin = Begin {
-            kind: StreamKind::Substream,
             features,
-            creation_time: phys.creation_time,
-            objset_type: u32::try_from(objset.kind().0).unwrap_or(0),
-            flags,
-            to_guid,
-            from_guid: from.map_or(0, |from| from.guid),
-            to_name,
             payload_len: u32::try_from(list.len()).expect("a list of numbers and keys"),
+            ..begin_of(&snapshot, &objset, from, saved)
         };
+        let to_guid = begin.to_guid;
         writer.put(&StreamRecord::Begin(begin), &list);
         Ok(Self {
             objset: objset.id(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap;
-use ondisk::dsl::UsedBy;
+use ondisk::dsl::{DslDatasetPhys, UsedBy};
 use ondisk::feature::Feature;
 
 use crate::dataset_state::DatasetState;
@@ -46,15 +46,6 @@ impl DslPool {
         };
         let unique = young(&clone_list, origin.phys().prev_snap_txg).await?;
         origin.change(|origin| origin.unique_bytes = unique.used);
-        let held = |phys: &ondisk::dsl::DslDatasetPhys, list: &Deadlist| {
-            let mut sizes = Sizes {
-                used: phys.referenced_bytes,
-                compressed: phys.compressed_bytes,
-                uncompressed: phys.uncompressed_bytes,
-            };
-            sizes.add(list.totals());
-            sizes
-        };
         let (before, after) = (held(&h, &head_list), held(&c, &clone_list));
         let delta = Delta {
             used: signed(after.used) - signed(before.used),
@@ -76,16 +67,8 @@ impl DslPool {
             };
             dir.did_use(UsedBy::Refreservation, delta);
         }
-        for (state, from) in [(head, c), (clone, h)] {
-            state.change(|phys| {
-                phys.bp = from.bp;
-                phys.deadlist_obj = from.deadlist_obj;
-                phys.referenced_bytes = from.referenced_bytes;
-                phys.compressed_bytes = from.compressed_bytes;
-                phys.uncompressed_bytes = from.uncompressed_bytes;
-                phys.unique_bytes = from.unique_bytes;
-            });
-        }
+        take_contents(head, &c);
+        take_contents(clone, &h);
         *head.deadlist.borrow_mut() = Some(clone_list);
         *clone.deadlist.borrow_mut() = Some(head_list);
         self.swap_remap_deadlists(head.object, clone.object, tx)
@@ -123,4 +106,27 @@ impl DslPool {
         }
         Ok(())
     }
+}
+
+/// What a head holds, and what of it died since its newest snapshot.
+fn held(phys: &DslDatasetPhys, list: &Deadlist) -> Sizes {
+    let mut sizes = Sizes {
+        used: phys.referenced_bytes,
+        compressed: phys.compressed_bytes,
+        uncompressed: phys.uncompressed_bytes,
+    };
+    sizes.add(list.totals());
+    sizes
+}
+
+/// Gives a head the contents of another.
+fn take_contents(state: &DatasetState, from: &DslDatasetPhys) {
+    state.change(|phys| {
+        phys.bp = from.bp;
+        phys.deadlist_obj = from.deadlist_obj;
+        phys.referenced_bytes = from.referenced_bytes;
+        phys.compressed_bytes = from.compressed_bytes;
+        phys.uncompressed_bytes = from.uncompressed_bytes;
+        phys.unique_bytes = from.unique_bytes;
+    });
 }

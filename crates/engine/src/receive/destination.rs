@@ -463,17 +463,14 @@ impl Work {
         let settings = settings.map_err(|error| to.refused(error))?;
         overridden.extend(settings.into_iter().map(ReceivedChange::Set));
         let mut changes = Vec::new();
-        if let Some(brought) = &brought {
-            changes.extend(forgotten(&stored, brought));
-            changes.extend(brought.iter().cloned().map(ReceivedChange::Store));
+        let marks = brought.is_some();
+        if let Some(brought) = brought {
+            changes.extend(forgotten(&stored, &brought));
+            changes.extend(brought.into_iter().map(ReceivedChange::Store));
         }
         changes.extend(overridden);
         let (late, early) = changes.into_iter().partition(is_delayed);
-        Ok(Changes {
-            early,
-            late,
-            marks: brought.is_some(),
-        })
+        Ok(Changes { early, late, marks })
     }
 
     /// Receives the records, and makes the snapshot; false when the snapshot is there already, and was passed over.
@@ -501,15 +498,7 @@ impl Work {
             marks,
         } = changes;
         if !to.existed {
-            // What says whose a new dataset is, is there as soon as the dataset.
-            let own = early.extract_if(.., |change| {
-                matches!(change, ReceivedChange::Set(Setting::User(..)))
-            });
-            for change in own {
-                if let ReceivedChange::Set(setting) = change {
-                    target.settings.push(setting);
-                }
-            }
+            target.settings.extend(take_user_settings(&mut early));
         }
         let mut receiver = match hierarchy.receive(target, to.begin.clone(), list).await {
             Ok(receiver) => receiver,
@@ -810,6 +799,18 @@ fn setting_of(name: &str, value: &crate::property::Value) -> crate::property::Se
         Some(property) => Setting::Native(property, value.clone()),
         None => Setting::User(name.to_owned(), value.text().unwrap_or_default().to_owned()),
     }
+}
+
+/// Takes the user properties that are set out of changes: what says whose a new dataset is, is there as soon as the dataset.
+fn take_user_settings(changes: &mut Vec<ReceivedChange>) -> Vec<Setting> {
+    let is_user =
+        |change: &mut ReceivedChange| matches!(change, ReceivedChange::Set(Setting::User(..)));
+    let taken = changes.extract_if(.., is_user);
+    let setting = |change| match change {
+        ReceivedChange::Set(setting) => Some(setting),
+        _ => None,
+    };
+    taken.filter_map(setting).collect()
 }
 
 #[cfg(test)]

@@ -14,18 +14,7 @@ impl<B: AsRef<[u8]>> Leaf<B> {
     pub fn check(&self, name_int_size: u8) -> Result<()> {
         let bad = |what, at| Err(DecodeError::new(what, at));
         let mut seen = vec![false; self.chunk_count()];
-        let mut claim = |chunk: u16| -> Result<()> {
-            match seen.get_mut(usize::from(chunk)) {
-                Some(s) if !*s => {
-                    *s = true;
-                    Ok(())
-                }
-                _ => Err(DecodeError::new(
-                    "zap leaf chunk, used twice or out of range",
-                    usize::from(chunk),
-                )),
-            }
-        };
+        let mut claim = |chunk| claim(&mut seen, chunk);
         let mut entries = 0;
         for bucket in 0..self.heads() {
             let mut next = self.head(bucket);
@@ -47,20 +36,8 @@ impl<B: AsRef<[u8]>> Leaf<B> {
                 }
                 last_cd = e.cd;
                 let name_len = usize::from(e.name_ints) * usize::from(name_int_size);
-                for (first, len) in [(e.name_chunk, name_len), (e.value_chunk, e.value_bytes())] {
-                    let mut array = first;
-                    for _ in 0..len.div_ceil(ARRAY_BYTES) {
-                        claim(array)?;
-                        let c = self.chunk(array)?;
-                        if u8_at(c, 0) != ARRAY {
-                            return bad("zap leaf array chunk", usize::from(array));
-                        }
-                        array = u16_at(c, 22);
-                    }
-                    if array != NONE {
-                        return bad("zap leaf array, longer than its length", usize::from(array));
-                    }
-                }
+                self.check_array(e.name_chunk, name_len, &mut claim)?;
+                self.check_array(e.value_chunk, e.value_bytes(), &mut claim)?;
                 entries += 1;
                 next = e.next;
             }
@@ -92,5 +69,42 @@ impl<B: AsRef<[u8]>> Leaf<B> {
         } else {
             Ok(())
         }
+    }
+
+    /// Checks the chain of chunks that holds `len` bytes, and claims them.
+    fn check_array(
+        &self,
+        first: u16,
+        len: usize,
+        claim: &mut impl FnMut(u16) -> Result<()>,
+    ) -> Result<()> {
+        let mut array = first;
+        for _ in 0..len.div_ceil(ARRAY_BYTES) {
+            claim(array)?;
+            let c = self.chunk(array)?;
+            if u8_at(c, 0) != ARRAY {
+                return Err(DecodeError::new("zap leaf array chunk", usize::from(array)));
+            }
+            array = u16_at(c, 22);
+        }
+        if array != NONE {
+            let what = "zap leaf array, longer than its length";
+            return Err(DecodeError::new(what, usize::from(array)));
+        }
+        Ok(())
+    }
+}
+
+/// Notes that a chunk has its place, of which it may have only one.
+fn claim(seen: &mut [bool], chunk: u16) -> Result<()> {
+    match seen.get_mut(usize::from(chunk)) {
+        Some(seen) if !*seen => {
+            *seen = true;
+            Ok(())
+        }
+        _ => Err(DecodeError::new(
+            "zap leaf chunk, used twice or out of range",
+            usize::from(chunk),
+        )),
     }
 }

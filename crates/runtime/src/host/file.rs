@@ -59,6 +59,16 @@ fn open_error(path: &Path, action: DiskAction, error: &io::Error) -> DiskError {
     }
 }
 
+/// The unit in which a file is written without reading first: the file system's block, in bytes.
+fn file_sector(block: u64) -> u32 {
+    let unit = if block.is_power_of_two() {
+        block.clamp(512, 4096)
+    } else {
+        4096
+    };
+    u32::try_from(unit).expect("clamped")
+}
+
 impl OpenFile {
     pub(crate) fn open(path: &Path, mode: DiskMode) -> Result<Self, DiskError> {
         let failed = |error: &io::Error| open_error(path, DiskAction::Open, error);
@@ -87,20 +97,7 @@ impl OpenFile {
                 .map_err(|errno| failed(&errno.into()))?;
         }
         let (size_bytes, logical, physical) = match kind {
-            DiskKind::File => {
-                // The file system's block is the unit that is written without reading first.
-                let block = metadata.blksize();
-                let physical = if block.is_power_of_two() {
-                    block.clamp(512, 4096)
-                } else {
-                    4096
-                };
-                (
-                    metadata.len(),
-                    512,
-                    u32::try_from(physical).expect("clamped"),
-                )
-            }
+            DiskKind::File => (metadata.len(), 512, file_sector(metadata.blksize())),
             DiskKind::Block => {
                 let size = rustix::fs::seek(&buffered, rustix::fs::SeekFrom::End(0))
                     .map_err(|errno| failed(&errno.into()))?;

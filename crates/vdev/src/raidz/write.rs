@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use runtime::IoBuf;
 
+use super::Map;
 use super::interval::SlotSet;
 use super::read::Bad;
 use super::solve;
@@ -62,24 +63,9 @@ impl Tree {
                 }
             }
         }
-        let mut sets = Vec::new();
-        for (s, stripe) in map.stripes.iter().enumerate() {
-            let mut missed = SlotSet::default();
-            for (c, column) in stripe.columns.iter().enumerate() {
-                if !taken[s][c] {
-                    missed.insert(column.slot);
-                }
-            }
-            // A write that too few places took is not missed by any: it has failed, and may be tried again as a whole.
-            assert!(
-                missed.len() <= stripe.columns.len(),
-                "a column is missed once"
-            );
-            if missed.len() > map.parity {
-                return Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }));
-            }
-            sets.push(missed);
-        }
+        let Some(sets) = missed_slots(&map, &taken) else {
+            return Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }));
+        };
         top.dirty.set(true);
         top.interval.borrow_mut().add(&sets);
         for leaf in failed {
@@ -174,4 +160,27 @@ impl Tree {
         let (count, _) = self.repair_columns(suspect, &map, good, &all).await;
         u32::from(!all.is_empty() && count as usize == all.len())
     }
+}
+
+/// The slots that missed their column of each stripe; `None` when those are more of one stripe than it has parity. A write that too
+/// few places took is not missed by any: it has failed, and may be tried again as a whole.
+fn missed_slots(map: &Map, taken: &[Vec<bool>]) -> Option<Vec<SlotSet>> {
+    let mut sets = Vec::with_capacity(map.stripes.len());
+    for (stripe, taken) in map.stripes.iter().zip(taken) {
+        let mut missed = SlotSet::default();
+        for (column, taken) in stripe.columns.iter().zip(taken) {
+            if !taken {
+                missed.insert(column.slot);
+            }
+        }
+        assert!(
+            missed.len() <= stripe.columns.len(),
+            "a column is missed once"
+        );
+        if missed.len() > map.parity {
+            return None;
+        }
+        sets.push(missed);
+    }
+    Some(sets)
 }

@@ -1,7 +1,7 @@
 //! `zfs set` and `zfs inherit`.
 
 use engine::property::{self, Attribute, DatasetKind, Property};
-use engine::{DatasetFilter, PropertyQuery};
+use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 
 use super::open;
 use crate::cli::command::{Command, Word, options};
@@ -158,6 +158,59 @@ fn is_mount_flag(name: &str) -> bool {
     matches!(name, "readonly" | "rdonly" | "devices" | "setuid" | "exec")
 }
 
+/// The stored name of a property that can be inherited, or with `received` reverted to what was received.
+fn inheritable(session: &Session, name: &str, received: bool) -> Result<String, Exit> {
+    let Some(native) = Property::from_name(name) else {
+        if property::is_user_property(name) {
+            return Ok(name.to_owned());
+        }
+        return Err(session.misuse(format!("invalid property '{name}'")));
+    };
+    let (name, attribute) = (native.name(), native.descriptor().attribute);
+    if attribute == Attribute::ReadOnly {
+        return Err(session.fail(format!("{name} property is read-only")));
+    }
+    if attribute != Attribute::Inherit && !received {
+        session
+            .out
+            .error(format!("'{name}' property cannot be inherited"));
+        if matches!(
+            native,
+            Property::Quota | Property::Reservation | Property::RefQuota | Property::RefReservation
+        ) {
+            session
+                .out
+                .error(format!("use 'zfs set {name}=none' to clear"));
+            session.out.error(format!(
+                "use 'zfs inherit -S {name}' to revert to received value"
+            ));
+        }
+        return Err(Exit(1));
+    }
+    if received && matches!(native, Property::VolSize | Property::Version) {
+        return Err(session.fail(format!(
+            "'{name}' property cannot be reverted to a received value"
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+/// A dataset and those below it, but for those that have no such property.
+async fn all_with(pool: &PoolHandle, top: DatasetInfo, property: &str) -> Vec<String> {
+    let applies = |kind| Property::from_name(property).is_none_or(|native| native.applies_to(kind));
+    let filter = DatasetFilter {
+        root: top.name.clone(),
+        depth: None,
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+    };
+    let mut found = vec![top];
+    if let Ok(below) = pool.datasets(&filter, &PropertyQuery::None).await {
+        found.extend(below.into_iter().skip(1));
+    }
+    found.retain(|info| applies(info.kind));
+    found.into_iter().map(|info| info.name).collect()
+}
+
 pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome {
     let (mut recursive, mut received) = (false, false);
     let operands = session.read_options(arguments, |_, option| {
@@ -173,66 +226,17 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
     if datasets.is_empty() {
         return Err(session.misuse("missing dataset argument"));
     }
-    let name = match Property::from_name(name) {
-        Some(native) => {
-            let attribute = native.descriptor().attribute;
-            if attribute == Attribute::ReadOnly {
-                return Err(session.fail(format!("{} property is read-only", native.name())));
-            }
-            if attribute != Attribute::Inherit && !received {
-                session
-                    .out
-                    .error(format!("'{}' property cannot be inherited", native.name()));
-                if matches!(
-                    native,
-                    Property::Quota
-                        | Property::Reservation
-                        | Property::RefQuota
-                        | Property::RefReservation
-                ) {
-                    session
-                        .out
-                        .error(format!("use 'zfs set {}=none' to clear", native.name()));
-                    session.out.error(format!(
-                        "use 'zfs inherit -S {}' to revert to received value",
-                        native.name()
-                    ));
-                }
-                return Err(Exit(1));
-            }
-            if received && matches!(native, Property::VolSize | Property::Version) {
-                return Err(session.fail(format!(
-                    "'{}' property cannot be reverted to a received value",
-                    native.name()
-                )));
-            }
-            native.name().to_owned()
-        }
-        None if property::is_user_property(name) => name.clone(),
-        None => return Err(session.misuse(format!("invalid property '{name}'"))),
-    };
+    let name = inheritable(session, name, received)?;
     let mut failed = false;
     for dataset in datasets {
         let Ok((pool, info)) = open(session, dataset, &PropertyQuery::None).await else {
             failed = true;
             continue;
         };
-        let mut targets = vec![info.name];
-        // With -r, datasets that have no such property are passed over.
-        let applies =
-            |kind| Property::from_name(&name).is_none_or(|native| native.applies_to(kind));
-        if recursive {
-            targets.retain(|_| applies(info.kind));
-            let filter = DatasetFilter {
-                root: dataset.clone(),
-                depth: None,
-                kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
-            };
-            if let Ok(below) = pool.datasets(&filter, &PropertyQuery::None).await {
-                let below = below.into_iter().skip(1).filter(|info| applies(info.kind));
-                targets.extend(below.map(|info| info.name));
-            }
-        }
+        let targets = match recursive {
+            true => all_with(&pool, info, &name).await,
+            false => vec![info.name],
+        };
         let change = match (name.as_str(), recursive) {
             ("mountpoint", false) => Some(Change::Point),
             ("mountpoint", true) => Some(Change::Points),
@@ -240,8 +244,8 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
             ("acltype", true) => Some(Change::AllLists),
             _ => None,
         };
-        let affected = Affected::unmount(&session.appliance, &pool, dataset, change, false).await;
-        let affected = match affected {
+        let affected = Affected::unmount(&session.appliance, &pool, dataset, change, false);
+        let affected = match affected.await {
             Ok(affected) => affected,
             Err(why) => {
                 session.out.error(why);
@@ -261,10 +265,8 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 }
             }
         }
-        if let Err(why) = affected
-            .mount_again(&session.appliance, &pool, dataset)
-            .await
-        {
+        let mounted = affected.mount_again(&session.appliance, &pool, dataset);
+        if let Err(why) = mounted.await {
             session.out.error(why);
             failed = true;
         }

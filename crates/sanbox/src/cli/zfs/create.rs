@@ -68,31 +68,47 @@ pub(super) const RENAME: Command = Command {
     ..Command::NEW
 };
 
-pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut parents, mut dry_run, mut verbose, mut parseable) = (false, false, false, false);
-    let (mut volume_size, mut sparse, mut volume_only, mut unmounted) = (None, false, false, false);
-    let mut properties: Vec<(String, String)> = Vec::new();
-    let operands = session.read_options(arguments, |session, option| {
+/// What `zfs create` is asked for.
+#[derive(Default)]
+struct Asked {
+    parents: bool,
+    dry_run: bool,
+    verbose: bool,
+    parseable: bool,
+    /// In bytes; of a volume.
+    volume_size: Option<u64>,
+    sparse: bool,
+    /// An option of volumes was given.
+    volume_only: bool,
+    unmounted: bool,
+    properties: Vec<(String, String)>,
+}
+
+impl Asked {
+    fn take(&mut self, session: &Session, option: CreateOption) -> Outcome {
         match option {
             CreateOption::Volume(text) => match parse_number(&text) {
-                Ok(size) => volume_size = Some(size),
+                Ok(size) => self.volume_size = Some(size),
                 Err(error) => {
                     return Err(session.fail(format!("bad volume size '{text}': {error}")));
                 }
             },
             CreateOption::Parsable => {
-                verbose = true;
-                parseable = true;
+                self.verbose = true;
+                self.parseable = true;
             }
-            CreateOption::Parents => parents = true,
+            CreateOption::Parents => self.parents = true,
             CreateOption::Sparse => {
-                volume_only = true;
-                sparse = true;
+                self.volume_only = true;
+                self.sparse = true;
             }
             CreateOption::BlockSize(text) => {
-                volume_only = true;
+                self.volume_only = true;
                 match parse_number(&text) {
-                    Ok(size) => properties.push(("volblocksize".to_owned(), size.to_string())),
+                    Ok(size) => {
+                        let size = size.to_string();
+                        self.properties.push(("volblocksize".to_owned(), size));
+                    }
                     Err(error) => {
                         return Err(
                             session.fail(format!("bad volume block size '{text}': {error}"))
@@ -100,69 +116,59 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
                     }
                 }
             }
-            CreateOption::DryRun => dry_run = true,
-            CreateOption::Unmounted => unmounted = true,
-            CreateOption::Verbose => verbose = true,
+            CreateOption::DryRun => self.dry_run = true,
+            CreateOption::Unmounted => self.unmounted = true,
+            CreateOption::Verbose => self.verbose = true,
             CreateOption::Property(text) => {
                 let Some((name, value)) = setting(&text) else {
                     return Err(session.misuse("missing '=' for property=value argument"));
                 };
-                if properties.iter().any(|(known, _)| *known == name) {
+                if self.properties.iter().any(|(known, _)| *known == name) {
                     return Err(
                         session.misuse(format!("property '{name}' specified multiple times"))
                     );
                 }
-                properties.push((super::userspace::numbered(&name), value));
+                self.properties
+                    .push((super::userspace::numbered(&name), value));
             }
         }
         Ok(())
-    })?;
-    let volume = volume_size.is_some();
-    if volume_only && !volume {
-        return Err(session.misuse("'-s' and '-b' can only be used when creating a volume"));
     }
-    if unmounted && volume {
-        return Err(session.misuse("'-u' can only be used when creating a filesystem"));
-    }
-    let [name] = operands.as_slice() else {
-        return Err(session.misuse(match operands.len() {
-            0 if volume => "missing volume argument",
-            0 => "missing filesystem argument",
-            _ => "too many arguments",
-        }));
-    };
-    let verb = if dry_run {
-        "cannot verify"
-    } else {
-        "cannot create"
-    };
-    let kind = if volume {
-        DatasetKind::Volume
-    } else {
-        DatasetKind::Filesystem
-    };
-    if let Some(why) = bad_name(name, kind) {
-        return Err(session.fail(format!("{verb} '{name}': {why}")));
-    }
-    let pool = match session.appliance.pool_of(name).await {
-        Ok(pool) => pool,
-        Err(_) if !name.contains('/') => {
-            return Err(session.fail(format!("{verb} '{name}': missing dataset name")));
+
+    fn kind(&self) -> DatasetKind {
+        match self.volume_size {
+            Some(_) => DatasetKind::Volume,
+            None => DatasetKind::Filesystem,
         }
-        Err(EngineError::PoolNotFound(pool)) => {
-            return Err(session.fail(format!("{verb} '{name}': no such pool '{pool}'")));
-        }
-        Err(error) => return Err(session.fail(format!("{verb} '{name}': {error}"))),
-    };
-    if let Some(reason) = crate::appliance::check_share_settings(&properties) {
-        return Err(session.fail(format!("{verb} '{name}': {reason}")));
     }
-    if let Some(size) = volume_size {
-        let plan = match pool.plan_volume(size, sparse, &properties).await {
-            Ok(plan) => plan,
-            Err(error) => return Err(session.fail(format!("{verb} '{name}': {error}"))),
-        };
-        warn_of_block_size(session, plan.block_size, &properties);
+
+    /// Checks that options and operands go together; returns the name of the new dataset.
+    fn check<'a>(&self, session: &Session, operands: &'a [String]) -> Result<&'a String, Exit> {
+        let volume = self.volume_size.is_some();
+        if self.volume_only && !volume {
+            return Err(session.misuse("'-s' and '-b' can only be used when creating a volume"));
+        }
+        if self.unmounted && volume {
+            return Err(session.misuse("'-u' can only be used when creating a filesystem"));
+        }
+        match operands {
+            [name] => Ok(name),
+            [] if volume => Err(session.misuse("missing volume argument")),
+            [] => Err(session.misuse("missing filesystem argument")),
+            _ => Err(session.misuse("too many arguments")),
+        }
+    }
+
+    /// Adds the properties that follow from a volume's size.
+    async fn plan_volume(
+        &mut self,
+        session: &Session,
+        pool: &PoolHandle,
+        size: u64,
+    ) -> Result<(), EngineError> {
+        let properties = &mut self.properties;
+        let plan = pool.plan_volume(size, self.sparse, properties).await?;
+        warn_of_block_size(session, plan.block_size, properties);
         properties.insert(0, ("volsize".to_owned(), plan.size.to_string()));
         if plan.block_size != VOLUME_BLOCK_DEFAULT
             && !properties.iter().any(|(name, _)| name == "volblocksize")
@@ -172,14 +178,13 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         if let Some(bytes) = plan.reservation {
             properties.push(("refreservation".to_owned(), bytes.to_string()));
         }
+        Ok(())
     }
-    let existed = pool.dataset(name, &PropertyQuery::None).await.is_ok();
-    if existed && parents {
-        // With -p an existing dataset is no error.
-        return Ok(());
-    }
-    if verbose {
-        if parents {
+
+    /// Says what is made, or would be.
+    fn announce(&self, session: &Session, name: &str) {
+        let (parseable, dry_run) = (self.parseable, self.dry_run);
+        if self.parents {
             session.out.line(match (parseable, dry_run) {
                 (true, _) => format!("create_ancestors\t{name}"),
                 (false, true) => format!("would create ancestors of {name}"),
@@ -191,7 +196,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
             (false, true) => format!("would create {name}"),
             (false, false) => format!("create {name}"),
         });
-        for (property, value) in &properties {
+        for (property, value) in &self.properties {
             session.out.line(if parseable {
                 format!("property\t{property}\t{value}")
             } else {
@@ -199,33 +204,66 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
             });
         }
     }
-    let refuse = |why: &str| session.fail(format!("{verb} '{name}': {why}"));
-    let key = if dry_run {
-        None
-    } else {
-        let planned = pool.plan_key(name, kind, &properties).await;
-        match planned.map_err(|error| refuse(&error.to_string()))? {
-            Some(planned) => {
-                let key = keys::new_key(session, &mut KeyInput::new(session), &planned, None).await;
-                Some(key.map_err(|why| refuse(&why))?)
-            }
-            None => None,
-        }
+}
+
+pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
+    let mut asked = Asked::default();
+    let operands =
+        session.read_options(arguments, |session, option| asked.take(session, option))?;
+    let name = asked.check(session, &operands)?;
+    let verb = match asked.dry_run {
+        true => "cannot verify",
+        false => "cannot create",
     };
+    let refuse = |why: &str| session.fail(format!("{verb} '{name}': {why}"));
+    let kind = asked.kind();
+    let volume = kind == DatasetKind::Volume;
+    if let Some(why) = bad_name(name, kind) {
+        return Err(refuse(&why));
+    }
+    let pool = session.appliance.pool_of(name).await;
+    let pool = pool.map_err(|error| refuse(&clause_of(&error, name)))?;
+    if let Some(reason) = crate::appliance::check_share_settings(&asked.properties) {
+        return Err(refuse(&reason));
+    }
+    if let Some(size) = asked.volume_size {
+        let planned = asked.plan_volume(session, &pool, size).await;
+        planned.map_err(|error| refuse(&error.to_string()))?;
+    }
+    let existed = pool.dataset(name, &PropertyQuery::None).await.is_ok();
+    if existed && asked.parents {
+        // With -p an existing dataset is no error.
+        return Ok(());
+    }
+    if asked.verbose {
+        asked.announce(session, name);
+    }
+    let planned = match asked.dry_run {
+        true => Ok(None),
+        false => pool.plan_key(name, kind, &asked.properties).await,
+    };
+    let key = match planned.map_err(|error| refuse(&error.to_string()))? {
+        Some(planned) => {
+            let key = keys::new_key(session, &mut KeyInput::new(session), &planned, None).await;
+            Some(key.map_err(|why| refuse(&why))?)
+        }
+        None => None,
+    };
+    let (dry_run, unmounted) = (asked.dry_run, asked.unmounted);
     let request = CreateDataset {
         name: name.clone(),
         volume,
-        properties,
-        parents,
+        properties: asked.properties,
+        parents: asked.parents,
         dry_run,
         key,
     };
     match pool.create_dataset(request).await {
         Ok(()) => {}
-        Err(EngineError::ParentNotFound(_)) if !name.contains('/') => {
-            return Err(session.fail(format!("{verb} '{name}': missing dataset name")));
+        Err(error @ EngineError::ParentNotFound(_)) => {
+            return Err(refuse(&clause_of(&error, name)));
         }
-        Err(error) => return Err(session.fail(format!("{verb} '{name}': {error}"))),
+        Err(error) => return Err(refuse(&error.to_string())),
     }
     if !dry_run {
         session.record(&pool).await;
@@ -236,6 +274,15 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         session.out.hint(NOTHING_SERVED);
     }
     Ok(())
+}
+
+/// Why there is no pool for a new dataset.
+fn clause_of(error: &EngineError, name: &str) -> String {
+    match error {
+        _ if !name.contains('/') => "missing dataset name".to_owned(),
+        EngineError::PoolNotFound(pool) => format!("no such pool '{pool}'"),
+        error => error.to_string(),
+    }
 }
 
 /// Block size of a volume when none is asked for, in bytes.

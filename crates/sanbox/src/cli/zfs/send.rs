@@ -124,6 +124,11 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             session.misuse("skip-missing flag can only be used in conjunction with replicate")
         );
     }
+    send_named(session, name, &options).await
+}
+
+/// Sends the snapshot that was named, and what is to go along.
+async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome {
     let (pool, info) = open(session, name, &PropertyQuery::None).await?;
     if info.kind != DatasetKind::Snapshot {
         if options.recursive || options.all_between {
@@ -134,7 +139,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         )));
     }
     if options.recursive || options.all_between {
-        return send_several(session, &pool, name, &options).await;
+        return send_several(session, &pool, name, options).await;
     }
     let from = options.from.clone();
     let from = from.map(|from| full_name(session, name, from));
@@ -143,7 +148,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let mut plan = SendPlan {
         streams: vec![SendRequest {
-            snapshot: name.clone(),
+            snapshot: name.to_owned(),
             from,
             options: options.stream,
             resume: None,
@@ -153,13 +158,13 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if options.has_list() {
         let request = SendPackageRequest {
             single: true,
-            ..package_request(name, &options)
+            ..package_request(name, options)
         };
         let package = planned(session, &pool, request).await?;
         check_warnings(session, name, &package)?;
         plan.head = package.head;
     }
-    send(session, &pool, &plan, &options).await
+    send(session, &pool, &plan, options).await
 }
 
 fn package_request(name: &str, options: &Options) -> SendPackageRequest {

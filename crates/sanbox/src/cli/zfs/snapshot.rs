@@ -2,7 +2,8 @@
 
 use engine::property::DatasetKind;
 use engine::{
-    DatasetFilter, EngineError, Hold, PoolHandle, PropertyQuery, Refusal, SnapshotRequest,
+    DatasetFilter, DatasetInfo, EngineError, Hold, PoolHandle, PropertyQuery, Refusal,
+    SnapshotRequest,
 };
 
 use super::destroy::{Dependent, dependents, destroy_batches};
@@ -291,6 +292,88 @@ async fn open_snapshot(session: &Session, name: &str) -> Result<PoolHandle, Exit
     Ok(open(session, name, &PropertyQuery::None).await?.0)
 }
 
+fn rollback_failed(session: &Session, name: &str, error: &EngineError) -> Exit {
+    session.fail(format!("cannot rollback '{name}': {error}"))
+}
+
+/// The snapshots and bookmarks of a dataset that were made after the txg `created`.
+async fn younger_than(
+    pool: &PoolHandle,
+    dataset: &str,
+    created: u64,
+) -> Result<Vec<DatasetInfo>, EngineError> {
+    let filter = DatasetFilter {
+        root: dataset.to_owned(),
+        depth: Some(1),
+        kinds: vec![DatasetKind::Snapshot, DatasetKind::Bookmark],
+    };
+    let query = PropertyQuery::Named(vec!["clones".to_owned()]);
+    let mut found = pool.datasets(&filter, &query).await?;
+    let own = |name: &str| name.split(['@', '#']).next() == Some(dataset);
+    found.retain(|info| own(&info.name) && info.create_txg > created);
+    Ok(found)
+}
+
+/// Snapshots and bookmarks with the clones that depend on them and what is below those, and the names of the latter. What depends on
+/// something is in front of it.
+async fn with_dependents(
+    pool: &PoolHandle,
+    younger: Vec<DatasetInfo>,
+) -> Result<(Vec<Dependent>, Vec<String>), EngineError> {
+    let mut doomed = Vec::new();
+    let mut cloned = Vec::new();
+    for DatasetInfo { name, kind, .. } in younger {
+        if kind == DatasetKind::Snapshot {
+            let below = dependents(pool, &name).await?;
+            cloned.extend(below.iter().map(|d| d.name.clone()));
+            doomed.extend(below);
+        }
+        doomed.push(Dependent { name, kind });
+    }
+    Ok((doomed, cloned))
+}
+
+fn refuse_younger(session: &Session, target: &str, younger: &[DatasetInfo]) -> Exit {
+    session.out.error(format!(
+        "cannot rollback to '{target}': more recent snapshots or bookmarks exist"
+    ));
+    session
+        .out
+        .error("use '-r' to force deletion of the following snapshots and bookmarks:");
+    for (i, info) in younger.iter().enumerate() {
+        if i == 32 {
+            session
+                .out
+                .error("Output limited to 32 snapshots/bookmarks");
+            break;
+        }
+        session.out.error(&info.name);
+    }
+    Exit(1)
+}
+
+/// Destroys what stands between a dataset and the snapshot that it goes back to.
+async fn destroy_doomed(
+    session: &Session,
+    pool: &PoolHandle,
+    dataset: &str,
+    doomed: Vec<Dependent>,
+) -> Outcome {
+    let (bookmarks, rest): (Vec<_>, Vec<_>) = doomed
+        .into_iter()
+        .partition(|d| d.kind == DatasetKind::Bookmark);
+    destroy_batches(session, pool, &rest, false).await?;
+    let bookmarks: Vec<String> = bookmarks.into_iter().map(|d| d.name).collect();
+    if bookmarks.is_empty() {
+        return Ok(());
+    }
+    let destroyed = pool.destroy_bookmarks(&bookmarks).await;
+    match destroyed {
+        Ok(_) => Ok(()),
+        Err(error) => Err(rollback_failed(session, dataset, &error)),
+    }
+}
+
 pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome {
     let (mut recursive, mut clones) = (false, false);
     let operands = session.read_options(arguments, |_, option| {
@@ -312,62 +395,19 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
         }));
     };
     let pool = open_snapshot(session, target).await?;
-    let fail = |name: &str, error: &EngineError| {
-        session.fail(format!("cannot rollback '{name}': {error}"))
-    };
+    let fail = |name: &str, error: &EngineError| rollback_failed(session, name, error);
     let (dataset, _) = target.split_once('@').unwrap_or((target, ""));
     let created = match pool.dataset(target, &PropertyQuery::None).await {
         Ok(info) => info.create_txg,
         Err(error) => return Err(fail(dataset, &error)),
     };
-    let filter = DatasetFilter {
-        root: dataset.to_owned(),
-        depth: Some(1),
-        kinds: vec![DatasetKind::Snapshot, DatasetKind::Bookmark],
-    };
-    let query = PropertyQuery::Named(vec!["clones".to_owned()]);
-    let found = match pool.datasets(&filter, &query).await {
-        Ok(found) => found,
-        Err(error) => return Err(fail(dataset, &error)),
-    };
-    let own = |name: &str| name.split(['@', '#']).next() == Some(dataset);
-    let younger: Vec<_> = found
-        .into_iter()
-        .filter(|info| own(&info.name) && info.create_txg > created)
-        .collect();
+    let younger = younger_than(&pool, dataset, created).await;
+    let younger = younger.map_err(|error| fail(dataset, &error))?;
     if !younger.is_empty() && !recursive {
-        session.out.error(format!(
-            "cannot rollback to '{target}': more recent snapshots or bookmarks exist"
-        ));
-        session
-            .out
-            .error("use '-r' to force deletion of the following snapshots and bookmarks:");
-        for (i, info) in younger.iter().enumerate() {
-            if i == 32 {
-                session
-                    .out
-                    .error("Output limited to 32 snapshots/bookmarks");
-                break;
-            }
-            session.out.error(&info.name);
-        }
-        return Err(Exit(1));
+        return Err(refuse_younger(session, target, &younger));
     }
-    let mut doomed = Vec::new();
-    let mut cloned = Vec::new();
-    for info in &younger {
-        if info.kind == DatasetKind::Snapshot {
-            let below = dependents(&pool, &info.name)
-                .await
-                .map_err(|error| fail(dataset, &error))?;
-            cloned.extend(below.iter().map(|d| d.name.clone()));
-            doomed.extend(below);
-        }
-        doomed.push(Dependent {
-            name: info.name.clone(),
-            kind: info.kind,
-        });
-    }
+    let doomed = with_dependents(&pool, younger).await;
+    let (doomed, cloned) = doomed.map_err(|error| fail(dataset, &error))?;
     if !cloned.is_empty() && !clones {
         session.out.error(format!(
             "cannot rollback to '{target}': clones of previous snapshots exist"
@@ -380,16 +420,7 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
         }
         return Err(Exit(1));
     }
-    let (bookmarks, rest): (Vec<_>, Vec<_>) = doomed
-        .into_iter()
-        .partition(|d| d.kind == DatasetKind::Bookmark);
-    destroy_batches(session, &pool, &rest, false).await?;
-    let bookmarks: Vec<String> = bookmarks.into_iter().map(|d| d.name).collect();
-    if !bookmarks.is_empty()
-        && let Err(error) = pool.destroy_bookmarks(&bookmarks).await
-    {
-        return Err(fail(dataset, &error));
-    }
+    destroy_doomed(session, &pool, dataset, doomed).await?;
     // What the kernel has of a volume's device would be of another time.
     if let Ok(info) = pool.dataset(dataset, &PropertyQuery::None).await
         && let Err(error) = session.appliance.release_device(info.guid).await

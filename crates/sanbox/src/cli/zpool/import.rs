@@ -384,21 +384,15 @@ async fn import_all(session: &Session, options: &Options, candidates: Vec<Candid
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-async fn import_candidate(
-    session: &Session,
-    options: &Options,
-    candidate: Candidate,
-    new_name: Option<String>,
-) -> Outcome {
-    let name = candidate.name.clone();
-    let policy = ImportPolicy {
+fn policy_of(session: &Session, options: &Options, new_name: Option<String>) -> ImportPolicy {
+    ImportPolicy {
         force: options.force,
         readonly: options.readonly,
         destroyed: options.destroyed,
         missing_logs: options.missing_logs,
         rewind_to_checkpoint: options.rewind_to_checkpoint,
         altroot: options.altroot.clone(),
-        new_name: new_name.clone(),
+        new_name,
         temporary_name: options.temporary,
         properties: options.properties.clone(),
         command: Some(session.line.clone()),
@@ -415,6 +409,20 @@ async fn import_candidate(
             None => None,
         },
         ..ImportPolicy::default()
+    }
+}
+
+async fn import_candidate(
+    session: &Session,
+    options: &Options,
+    candidate: Candidate,
+    new_name: Option<String>,
+) -> Outcome {
+    let name = candidate.name.clone();
+    let policy = policy_of(session, options, new_name.clone());
+    let cannot_import = |error: &dyn std::fmt::Display| match &new_name {
+        Some(new_name) => format!("cannot import '{name}' as '{new_name}': {error}"),
+        None => format!("cannot import '{name}': {error}"),
     };
     let known = candidate.clone();
     match session
@@ -454,21 +462,12 @@ async fn import_candidate(
                 }
                 return Err(Exit(1));
             }
-            session.out.error(match new_name {
-                Some(new_name) => format!("cannot import '{name}' as '{new_name}': {error}"),
-                None => format!("cannot import '{name}': {error}"),
-            });
+            session.out.error(cannot_import(&error));
             session.out.text(explain(&name, assessed.as_ref()));
             Err(Exit(1))
         }
         Err(EngineError::Pool(PoolError::MissingLogs { missing })) => {
-            session.out.line(
-                "The devices below are missing or corrupted, use '-m' to import the pool anyway:",
-            );
-            for device in missing {
-                session.out.line(format!("\t    {device} [log]"));
-            }
-            session.out.line("");
+            name_missing_logs(session, &missing);
             Err(session.fail(format!(
                 "cannot import '{name}': one or more devices is currently unavailable"
             )))
@@ -476,11 +475,18 @@ async fn import_candidate(
         Err(EngineError::Pool(error @ PoolError::UnsupportedForRead { .. })) => {
             Err(session.fail(format!("cannot import '{name}': {error}")))
         }
-        Err(error) => Err(session.fail(match new_name {
-            Some(new_name) => format!("cannot import '{name}' as '{new_name}': {error}"),
-            None => format!("cannot import '{name}': {error}"),
-        })),
+        Err(error) => Err(session.fail(cannot_import(&error))),
     }
+}
+
+fn name_missing_logs(session: &Session, missing: &[String]) {
+    session
+        .out
+        .line("The devices below are missing or corrupted, use '-m' to import the pool anyway:");
+    for device in missing {
+        session.out.line(format!("\t    {device} [log]"));
+    }
+    session.out.line("");
 }
 
 /// What going back has cost, or would.
