@@ -15,7 +15,8 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
@@ -85,6 +86,23 @@ pub fn give_back_free(bytes: usize) {
     }
 }
 
+/// Keeps so many bytes of free buffers ready, with their memory, from now on: takes from the kernel what is missing, one chunk at
+/// a time while `may` allows it, and returns when it is there or may not be taken. [`give_back_idle`] leaves as much. To be called
+/// again when some was used, from a thread that has nothing else to do: a fresh GiB takes 0.2 s, and where a virtual machine's
+/// host has to find the memory first, three (docs/measurements/2026-11-26-memory.md).
+pub fn prefault(bytes: usize, may: impl Fn() -> bool) {
+    if let Some(arena) = arena() {
+        arena.prefault(bytes / CHUNK, may);
+    }
+}
+
+/// Waits until half of what [`prefault`] keeps ready was used, or for so long.
+pub fn wait_for_prefault(longest: Duration) {
+    if let Some(arena) = arena() {
+        arena.wait_for_prefault(longest);
+    }
+}
+
 /// Gives half of the buffer memory back to the kernel that has been free since the last call. To be called now and then, at
 /// intervals that are longer than a transaction group; from any thread.
 pub fn give_back_idle() {
@@ -97,6 +115,8 @@ pub(crate) struct Arena {
     base: usize,
     chunks_max: usize,
     state: Mutex<ArenaState>,
+    /// Fewer than half of the chunks to keep ready are there.
+    is_low: Condvar,
 }
 
 #[derive(Default)]
@@ -109,6 +129,8 @@ struct ArenaState {
     free_cold: Vec<usize>,
     /// The fewest there were in `free_warm` since [`Arena::give_back_idle`].
     idle: usize,
+    /// Chunks to keep in `free_warm`: [`Arena::prefault`].
+    ready: usize,
     /// By class: chunks that have both used and free buffers (or have just been taken).
     partial: [Vec<usize>; CLASSES.len()],
 }
@@ -163,6 +185,7 @@ impl Arena {
                     base,
                     chunks_max,
                     state: Mutex::default(),
+                    is_low: Condvar::new(),
                 });
             }
             size /= 2;
@@ -266,9 +289,49 @@ impl Arena {
         false
     }
 
+    fn prefault(&self, chunks: usize, may: impl Fn() -> bool) {
+        self.lock().ready = chunks;
+        while may() {
+            let Some(number) = self.chunk_to_prefault() else {
+                return;
+            };
+            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
+            // Without the lock: this is what takes time. Only the chunk's first users would have to wait for it otherwise.
+            // SAFETY: the chunk lies in our region and no list has it, so that no buffer of it is in use.
+            let populated = unsafe { madvise(start, CHUNK, Advice::LinuxPopulateWrite) };
+            let mut state = self.lock();
+            if populated.is_err() {
+                state.free_cold.push(number);
+                return;
+            }
+            // Behind those that were used: their memory is warm.
+            state.free_warm.push_front(number);
+        }
+    }
+
+    /// Takes a chunk without memory off its list, or a new one, if there are fewer than should be ready.
+    fn chunk_to_prefault(&self) -> Option<usize> {
+        let mut state = self.lock();
+        if state.free_warm.len() >= state.ready {
+            return None;
+        }
+        match state.free_cold.pop() {
+            Some(number) => Some(number),
+            None => self.add_chunk(&mut state),
+        }
+    }
+
+    fn wait_for_prefault(&self, longest: Duration) {
+        let state = self.lock();
+        let enough = |state: &mut ArenaState| state.free_warm.len() >= state.ready / 2;
+        let _ = self.is_low.wait_timeout_while(state, longest, enough);
+    }
+
     fn give_back_idle(&self) {
         // One chunk at a time, here and below: others wait for the lock.
-        let unused = self.lock().idle;
+        let state = self.lock();
+        let unused = state.idle.saturating_sub(state.ready);
+        drop(state);
         for _ in 0..unused.div_ceil(2) {
             self.cool(&mut self.lock());
         }
@@ -348,44 +411,50 @@ impl Arena {
             None => state.free_cold.pop(),
         };
         state.idle = state.idle.min(state.free_warm.len());
-        let number = if let Some(number) = free {
-            let chunk = &mut state.chunks[number];
-            // Whether a buffer of another size was touched is known for whole chunks only.
-            let untouched = if chunk.untouched == [u64::MAX; WORDS] {
-                [u64::MAX; WORDS]
-            } else {
-                [0; WORDS]
-            };
-            *chunk = Chunk {
-                class,
-                free_count: slots,
-                free: all,
-                untouched,
-                partial_index: None,
-                pinned: chunk.pinned,
-            };
-            number
+        if state.free_warm.len() + 1 == state.ready / 2 {
+            self.is_low.notify_one();
+        }
+        let number = match free {
+            Some(number) => number,
+            None => self.add_chunk(state)?,
+        };
+        let chunk = &mut state.chunks[number];
+        // Whether a buffer of another size was touched is known for whole chunks only.
+        let untouched = if chunk.untouched == [u64::MAX; WORDS] {
+            [u64::MAX; WORDS]
         } else {
-            let number = state.chunks.len();
-            if number >= self.chunks_max {
-                return None;
-            }
-            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
-            // SAFETY: the chunk lies in our region; the advice changes no content. Refusal is harmless.
-            let _ = unsafe { madvise(start, CHUNK, Advice::LinuxHugepage) };
-            let untouched = [u64::MAX; WORDS];
-            state.chunks.push(Chunk {
-                class,
-                free_count: slots,
-                free: all,
-                untouched,
-                partial_index: None,
-                pinned: false,
-            });
-            number
+            [0; WORDS]
+        };
+        *chunk = Chunk {
+            class,
+            free_count: slots,
+            free: all,
+            untouched,
+            partial_index: None,
+            pinned: chunk.pinned,
         };
         state.chunks[number].partial_index = Some(state.partial[class].len());
         state.partial[class].push(number);
+        Some(number)
+    }
+
+    /// Returns a chunk that was never used, without buffers.
+    fn add_chunk(&self, state: &mut ArenaState) -> Option<usize> {
+        let number = state.chunks.len();
+        if number >= self.chunks_max {
+            return None;
+        }
+        let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
+        // SAFETY: the chunk lies in our region; the advice changes no content. Refusal is harmless.
+        let _ = unsafe { madvise(start, CHUNK, Advice::LinuxHugepage) };
+        state.chunks.push(Chunk {
+            class: 0,
+            free_count: 0,
+            free: [0; WORDS],
+            untouched: [u64::MAX; WORDS],
+            partial_index: None,
+            pinned: false,
+        });
         Some(number)
     }
 
@@ -527,6 +596,49 @@ mod tests {
             arena.give_back_idle();
         }
         assert!(use_for_a_moment(40) > 30);
+    }
+
+    #[test]
+    fn what_is_ready_has_its_memory_and_stays() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+            let region = arena.base..arena.base + arena.chunks_max * CHUNK;
+            let mut is_ours = false;
+            let mut kib = 0;
+            for line in text.lines() {
+                if let Some((start, _)) = line.split_once('-')
+                    && let Ok(start) = usize::from_str_radix(start, 16)
+                {
+                    is_ours = region.contains(&start);
+                } else if let Some(rest) = line.strip_prefix("Rss:")
+                    && is_ours
+                {
+                    let rest = rest.trim().trim_end_matches(" kB");
+                    kib += rest.parse::<usize>().expect("a number");
+                }
+            }
+            kib << 10
+        };
+        arena.prefault(10, || false);
+        assert_eq!(resident(), 0, "nothing is taken that may not be");
+        arena.prefault(10, || true);
+        assert_eq!(resident(), 10 * CHUNK);
+        for _ in 0..8 {
+            arena.give_back_idle();
+        }
+        assert_eq!(resident(), 10 * CHUNK, "what is ready is not idle");
+
+        let take = |_| arena.take(LARGEST).expect("there is room");
+        let bufs: Vec<ArenaBuf> = (0..12).map(take).collect();
+        assert!(bufs.iter().all(|buf| buf.is_zero));
+        assert_eq!(resident(), 10 * CHUNK, "what was ready is taken first");
+        // Six of ten chunks are used.
+        arena.wait_for_prefault(Duration::from_secs(3600));
+        arena.prefault(10, || true);
+        assert_eq!(resident(), 16 * CHUNK);
     }
 
     #[test]

@@ -33,7 +33,9 @@ mod time;
 mod timer;
 mod timer_queue;
 
-pub use arena::{give_back_free, give_back_idle, keep_free, register_at_most};
+pub use arena::{
+    give_back_free, give_back_idle, keep_free, prefault, register_at_most, wait_for_prefault,
+};
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout, waiting_as};
 pub use disk::Disk;

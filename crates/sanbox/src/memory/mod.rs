@@ -15,6 +15,7 @@ use engine::TuningChange;
 
 pub(crate) use self::plan::{Plan, available, process_bytes};
 use crate::appliance::context::Context;
+use crate::logging::SANBOX;
 
 /// Between two looks at the caches, while something has to change.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -24,6 +25,11 @@ const GIVE_BACK_EVERY: Duration = Duration::from_millis(25);
 const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
 /// Between two looks whether free memory was of no use: what one transaction group frees the next one takes.
 const GIVE_BACK_IDLE_EVERY: Duration = Duration::from_secs(15);
+/// From the start until memory is taken ahead of need: pools are opened first, and a program that lives for a moment does without.
+const PREFAULT_AFTER: Duration = Duration::from_secs(30);
+/// Between two times that memory is taken ahead of need, at least and at most.
+const PREFAULT_PAUSE: Duration = Duration::from_millis(20);
+const PREFAULT_EVERY: Duration = Duration::from_secs(2);
 /// What giving back should bring to be done again soon, in bytes.
 const GIVEN_WORTHWHILE: u64 = 4 << 20;
 /// Keeps the process below the ceiling for as long as the appliance is there.
@@ -32,11 +38,34 @@ pub(crate) async fn keep(context: Weak<Context>) {
         // Free buffers go back when this task says so, not when one is freed.
         runtime::keep_free(usize::try_from(plan.ceiling).unwrap_or(usize::MAX));
     }
+    let ahead = context.clone();
+    let spawned = std::thread::Builder::new()
+        .name("prefault".to_owned())
+        .spawn(move || prefault(&ahead));
+    if let Err(error) = spawned {
+        tracing::warn!(target: SANBOX, "memory is taken only when it is needed: {error}");
+    }
     tokio::join!(
         give_back(context.clone()),
         give_back_idle(),
         press_caches(context)
     );
+}
+
+/// Keeps a part of the buffers' memory ready, on a thread that runs when nothing else does.
+fn prefault(context: &Weak<Context>) {
+    // Of this thread alone, as Linux has it. Refused, it runs as the others do.
+    let _ = rustix::process::setpriority_process(None, 19);
+    std::thread::sleep(PREFAULT_AFTER);
+    while let Some(plan) = context.upgrade().map(|context| context.memory_plan()) {
+        let ready = usize::try_from(plan.ready).unwrap_or(usize::MAX);
+        runtime::prefault(ready, || {
+            process_bytes().is_some_and(|process| plan.may_prefault(process))
+                && plan::machine_has_spare()
+        });
+        std::thread::sleep(PREFAULT_PAUSE);
+        runtime::wait_for_prefault(PREFAULT_EVERY);
+    }
 }
 
 /// Gives memory back to the kernel that has not been needed for a while, however much may be taken.

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) clients: u64,
     /// Most of the buffers that are registered with the kernel, which then stay resident when they are free.
     pub(crate) registered: u64,
+    /// Free buffers that have their memory already: what a burst of writes takes at first.
+    pub(crate) ready: u64,
 }
 
 impl Plan {
@@ -41,6 +43,7 @@ impl Plan {
             // One request of 32 MiB must fit in any case.
             clients: (rest / 16).clamp(48 << 20, 512 << 20),
             registered: rest / 8,
+            ready: (rest / 4).min(2 << 30),
         }
     }
 
@@ -52,6 +55,11 @@ impl Plan {
     /// What the process should not take more than for long: a part is left for what is allocated between two looks.
     pub(super) fn high(&self) -> u64 {
         self.ceiling / 100 * 80
+    }
+
+    /// Whether a process of this size may take memory ahead of need: that is what it gives back first, so not close to the ceiling.
+    pub(super) fn may_prefault(&self, process: u64) -> bool {
+        process < self.ceiling / 100 * 40
     }
 
     /// How long a process of this size need not be looked at: the time in which it may come to take too much, between `least` and
@@ -93,14 +101,24 @@ pub(crate) fn process_bytes() -> Option<u64> {
 
 /// The memory of this machine, or of the container if that is less, in bytes.
 pub(crate) fn available() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-            Some(kib << 10)
-        });
+    let machine = meminfo("MemTotal:");
     machine.into_iter().chain(container()).min()
+}
+
+/// Whether other programs of the machine have enough left, should memory be taken ahead of need: a quarter of it.
+pub(super) fn machine_has_spare() -> bool {
+    let (total, available) = (meminfo("MemTotal:"), meminfo("MemAvailable:"));
+    total
+        .zip(available)
+        .is_some_and(|(total, available)| available > total / 4)
+}
+
+/// A value of `/proc/meminfo`, in bytes.
+fn meminfo(key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// The least limit of the control groups this process is in (version 2; `max` is none), in bytes. Above `memory.high` a process
@@ -135,6 +153,9 @@ mod tests {
         for ceiling in [0, 256 << 20, 512 << 20, 1 << 30, 64 << 30_u64] {
             let plan = Plan::of(ceiling);
             assert!(plan.caches + plan.dirty + plan.writing + PROGRAM_BYTES < plan.ceiling);
+            assert!(plan.may_prefault(PROGRAM_BYTES) && !plan.may_prefault(plan.high()));
+            let ahead = plan.ceiling / 100 * 40 + plan.ready;
+            assert!(ahead < plan.high(), "nothing has to be given back for it");
         }
     }
 
