@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tests::free_port;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
@@ -96,13 +96,10 @@ pub(crate) fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
         &port_text,
     ];
     place.serve(&[&own, flags].concat());
-    for _ in 0..6000 {
-        if place.log().contains("fingerprint") {
-            return port;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no console: {}", place.log());
+    wait_for("the console", || {
+        let log = place.log();
+        log.contains("fingerprint").then_some(port).ok_or(log)
+    })
 }
 
 pub(crate) fn setup_token(place: &Place) -> String {
@@ -468,12 +465,10 @@ fn two_people_do_not_overwrite_each_other() {
     };
     assert_eq!(place.run("zfs set quota=100M tank"), "");
     assert_eq!(set(&seen, "50M"), 202);
-    for _ in 0..1000 {
-        if place.run("zfs get -Ho value quota tank/fs") == "50M\n" {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the quota", || {
+        let quota = place.run("zfs get -Ho value quota tank/fs");
+        (quota == "50M\n").then_some(()).ok_or(quota)
+    });
     assert_eq!(set(&seen, "60M"), 412);
     assert_eq!(set(&etag(), "60M"), 202);
     drop(browser);
@@ -556,12 +551,16 @@ fn keys_made_in_a_shell_open_the_api() {
             place.run("cat answer")
         );
     }
-    let job = || place.run("sanbox job list -H -n 1 | cut -f1-3,5");
-    while job().contains("running") {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let job = wait_for("the end of the job", || {
+        let job = place.run("sanbox job list -H -n 1 | cut -f1-3,5");
+        if job.contains("running") {
+            Err(job)
+        } else {
+            Ok(job)
+        }
+    });
     // The first was that a key was made.
-    assert_eq!(job(), "2\tdone\tci (key ci)\tzfs snapshot tank/ci@a\n");
+    assert_eq!(job, "2\tdone\tci (key ci)\tzfs snapshot tank/ci@a\n");
     let shown = place.run("sanbox job show 2 | head -n 3; sanbox job cancel 2; sanbox job show 9");
     assert_eq!(
         shown,
@@ -690,17 +689,14 @@ fn a_disk_that_goes_is_one_alert_until_it_is_back() {
     assert_eq!(made, "");
     serve(&mut place);
     let until = |what: &str, holds: &dyn Fn(&str) -> bool| {
-        for _ in 0..1200 {
+        wait_for(what, || {
             let said = place.run("sanbox alert list -H -a");
             if holds(&said) {
-                return said;
+                Ok(said)
+            } else {
+                Err(place.run("sanbox alert list -a; sanbox alert checks"))
             }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!(
-            "{what}: {}",
-            place.run("sanbox alert list -a; sanbox alert checks")
-        );
+        })
     };
     let test = place.run("sanbox alert test");
     assert_eq!(test, format!("webhook {at}: sent\n"));

@@ -8,6 +8,7 @@ use engine::{
 };
 use tests::{block_on, oracle};
 
+use crate::cli::wait_for;
 use crate::written_pools::{Disks, Model, bytes, create, dataset, fill, judge, round_trip, verify};
 
 /// Parity, data, children, spares, sector shift.
@@ -40,16 +41,11 @@ fn export(engine: &Engine, name: &str) -> Result<()> {
 
 /// Waits until a scan has begun and ended.
 fn healed(pool: &PoolHandle) -> ScanStatus {
-    for _ in 0..3600 {
+    wait_for("the end of the scan", || {
         let status = block_on(pool.status()).expect("status");
-        if let Some(scan) = status.scan
-            && !scan.running
-        {
-            return scan;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("no scan ended within three minutes");
+        let ended = status.scan.filter(|scan| !scan.running);
+        ended.ok_or_else(|| "it runs".to_owned())
+    })
 }
 
 #[test]
@@ -266,12 +262,11 @@ fn a_distributed_spare_takes_over_and_is_free_again() {
     let pool = import(&engine, &disks).expect("import again");
     healed(&pool);
     block_on(pool.attach(lost, fresh, true, false)).expect("the new disk");
-    for _ in 0..3600 {
-        if spare_health(&pool) == Health::Available {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    wait_for("the spare is free", || {
+        let health = spare_health(&pool);
+        let seen = || format!("{health:?}");
+        (health == Health::Available).then_some(()).ok_or_else(seen)
+    });
     let status = block_on(pool.status()).expect("status");
     assert_eq!(status.spares[0].health, Health::Available, "{status:#?}");
     assert_eq!(status.root.health, Health::Online, "{status:#?}");
