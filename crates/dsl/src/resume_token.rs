@@ -13,18 +13,19 @@ use codec::checksum;
 use codec::compress::{self, Algorithm};
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
+use ondisk::dsl::dataset_flags;
 use ondisk::nvlist::NvList;
 use ondisk::stream::{Begin, stream_feature};
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
-use crate::dsl_pool::DslPool;
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::types::{ResumePoint, SavedReceive};
 
-/// The directory below a dataset that an incremental receive writes to until it is complete.
-const RECEIVING: &str = "%recv";
+/// The hidden clone below a dataset that an incremental receive writes to until it is complete. OpenZFS: recv_clone_name.
+pub(crate) const CLONE_NAME: &str = "%recv";
 /// Version of the token.
 const VERSION: u32 = 1;
 /// The most bytes that a token's list may have, unpacked.
@@ -186,6 +187,41 @@ impl DslPool {
         Ok(())
     }
 
+    /// Name and object of what an interrupted receive into a dataset left, if it can be resumed: its hidden clone, or itself.
+    pub(crate) async fn unfinished_receive(
+        self: &Rc<Self>,
+        dataset: &str,
+    ) -> Result<Option<(String, ObjectId)>> {
+        let hidden = format!("{dataset}/{CLONE_NAME}");
+        for name in [hidden, dataset.to_owned()] {
+            let Some(dir) = self.find_dir(&name).await? else {
+                continue;
+            };
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let flags = self.dataset_phys(head).await?.flags;
+            if flags & dataset_flags::INCONSISTENT != 0 && self.has_resume_state(head).await? {
+                return Ok(Some((name, head)));
+            }
+        }
+        self.find(dataset).await?;
+        Ok(None)
+    }
+
+    /// Finds the part that a receive into `dataset` left, which nobody has open.
+    pub(crate) async fn idle_dataset(
+        self: &Rc<Self>,
+        dataset: &str,
+        part: &str,
+    ) -> Result<(Found, Rc<DatasetState>)> {
+        let found = self.find(part).await?;
+        let state = self.load_dataset(found.dataset, None).await?;
+        if state.handles() != 0 {
+            let name = dataset.into();
+            return Err(DslError::Busy { name });
+        }
+        Ok((found, state))
+    }
+
     /// Whether a dataset is the unfinished part of a receive that can be resumed.
     pub(crate) async fn has_resume_state(&self, dataset: ObjectId) -> Result<bool> {
         Ok(self.resume_number(dataset, TO_GUID).await?.is_some())
@@ -205,15 +241,19 @@ impl DslPool {
         let Some(guid) = self.resume_number(dataset, TO_GUID).await? else {
             return Ok(None);
         };
-        let Some(ZapValue::U8(mut name)) = zap::lookup(&self.mos, dataset, TO_NAME).await? else {
-            return Err(DslError::corrupt("state of a receive", dataset));
-        };
-        name.truncate(
-            name.iter()
-                .position(|byte| *byte == 0)
-                .unwrap_or(name.len()),
-        );
+        let name = self.resume_name(dataset).await?;
+        let name = name.ok_or_else(|| DslError::corrupt("state of a receive", dataset))?;
         Ok(Some(SavedReceive { guid, name }))
+    }
+
+    /// The name of the snapshot that a dataset is the unfinished part of, without the NUL that ends it there.
+    async fn resume_name(&self, dataset: ObjectId) -> Result<Option<Vec<u8>>> {
+        let Some(ZapValue::U8(mut name)) = zap::lookup(&self.mos, dataset, TO_NAME).await? else {
+            return Ok(None);
+        };
+        let end = name.iter().position(|byte| *byte == 0);
+        name.truncate(end.unwrap_or(name.len()));
+        Ok(Some(name))
     }
 
     /// Where a receive goes on, if `begin` opens the stream that continues it.
@@ -240,7 +280,7 @@ impl DslPool {
         if let Some(token) = self.token_of(head).await? {
             return Ok(Some(token));
         }
-        match self.child(dir, RECEIVING).await? {
+        match self.child(dir, CLONE_NAME).await? {
             Some(child) => self.token_of(ObjectId(child.phys().head_dataset_obj)).await,
             None => Ok(None),
         }
@@ -257,9 +297,8 @@ impl DslPool {
                 list.insert(name, number);
             }
         }
-        if let Some(ZapValue::U8(bytes)) = zap::lookup(mos, dataset, TO_NAME).await? {
-            let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-            list.insert("toname", String::from_utf8_lossy(name).as_ref());
+        if let Some(name) = self.resume_name(dataset).await? {
+            list.insert("toname", String::from_utf8_lossy(&name).as_ref());
         }
         for (key, name, _) in FLAGS {
             if zap::lookup(mos, dataset, key).await?.is_some() {

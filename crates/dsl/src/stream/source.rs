@@ -2,12 +2,10 @@
 
 use std::rc::Rc;
 
-use ondisk::dsl::dataset_flags;
 use ondisk::{ObjectId, Txg};
 
 use super::send::{SendFrom, SendOptions, SendResume, Sender};
 use super::send_source::SendSource;
-use super::target::CLONE_NAME;
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
@@ -82,23 +80,12 @@ impl Hierarchy {
 }
 
 impl DslPool {
-    /// Finds what an interrupted receive into a dataset left.
+    /// What an interrupted receive into a dataset left, and the snapshot that it is a part of.
     async fn saved_receive(self: &Rc<Self>, name: &str) -> Result<(Found, SavedReceive)> {
-        let hidden = format!("{name}/{CLONE_NAME}");
-        let part = match self.find_dir(&hidden).await? {
-            Some(_) => hidden,
-            None => name.to_owned(),
-        };
-        let found = self.find(&part).await?;
-        let state = self.load_dataset(found.dataset, None).await?;
-        let saved = self.saved_snapshot(found.dataset).await?;
-        let (true, Some(saved)) = (state.phys().flags & dataset_flags::INCONSISTENT != 0, saved)
-        else {
-            return Err(DslError::NotResumable { name: name.into() });
-        };
-        if state.handles() != 0 {
-            return Err(DslError::Busy { name: name.into() });
-        }
+        let missing = || DslError::NotResumable { name: name.into() };
+        let (part, object) = self.unfinished_receive(name).await?.ok_or_else(missing)?;
+        let saved = self.saved_snapshot(object).await?.ok_or_else(missing)?;
+        let (found, _) = self.idle_dataset(name, &part).await?;
         Ok((found, saved))
     }
 

@@ -22,10 +22,8 @@ use crate::hierarchy::Hierarchy;
 use crate::key_format::NewKey;
 use crate::namecheck;
 use crate::property::{DatasetKind, Setting};
+use crate::resume_token::CLONE_NAME;
 use crate::types::ResumePoint;
-
-/// Name of the hidden clone below the dataset that is received into. OpenZFS: module/zfs/dmu_recv.c, recv_clone_name.
-pub(super) const CLONE_NAME: &str = "%recv";
 
 /// What a stream is received into.
 #[derive(Clone, Debug, Default)]
@@ -183,22 +181,13 @@ impl Hierarchy {
         let _names = pool.config.read().await;
         let name = &target.dataset;
         let not_resumable = || DslError::NotResumable { name: name.clone() };
-        let hidden = format!("{name}/{CLONE_NAME}");
-        let (filled, is_new) = match pool.find_dir(&hidden).await? {
-            Some(_) => (hidden, false),
-            None => (name.clone(), true),
-        };
+        let left = pool.unfinished_receive(name).await?;
+        let filled = left.ok_or_else(not_resumable)?.0;
+        let is_new = filled == *name;
         if !is_new && incoming.is_whole() && !target.force {
             return Err(DslError::ResumeExists { name: name.clone() });
         }
-        let found = pool.find(&filled).await?;
-        let state = pool.load_dataset(found.dataset, None).await?;
-        if state.phys().flags & dataset_flags::INCONSISTENT == 0 {
-            return Err(not_resumable());
-        }
-        if state.handles() != 0 {
-            return Err(DslError::Busy { name: name.clone() });
-        }
+        let (found, state) = pool.idle_dataset(name, &filled).await?;
         let point = pool.resume_point(found.dataset, &incoming.begin).await?;
         let point = point.ok_or_else(not_resumable)?;
         check_large_blocks(&state, incoming)?;
@@ -219,19 +208,7 @@ impl Hierarchy {
     pub async fn interrupted_receive(&self, dataset: &str) -> Result<Option<(String, ObjectId)>> {
         let pool = self.pool();
         let _names = pool.config.read().await;
-        let hidden = format!("{dataset}/{CLONE_NAME}");
-        for name in [hidden, dataset.to_owned()] {
-            let Some(dir) = pool.find_dir(&name).await? else {
-                continue;
-            };
-            let head = ObjectId(dir.phys().head_dataset_obj);
-            let phys = pool.dataset_phys(head).await?;
-            if phys.flags & dataset_flags::INCONSISTENT != 0 && pool.has_resume_state(head).await? {
-                return Ok(Some((name, head)));
-            }
-        }
-        pool.find(dataset).await?;
-        Ok(None)
+        pool.unfinished_receive(dataset).await
     }
 
     /// Submits a change again while another of the same txg prevents it.
