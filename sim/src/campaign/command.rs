@@ -23,6 +23,8 @@ struct Options {
     histories: bool,
     /// Plans in which snapshots are sent and received.
     replicas: bool,
+    /// The same, and datasets are encrypted.
+    encryption: bool,
     /// Plans in which the pool's devices change.
     devices: bool,
     /// Plans in which vdevs with data join and leave.
@@ -42,6 +44,8 @@ impl Options {
             Plan::history(seed)
         } else if self.replicas {
             Plan::replicas(seed)
+        } else if self.encryption {
+            Plan::encryption(seed)
         } else if self.devices {
             Plan::devices(seed)
         } else if self.removals {
@@ -69,6 +73,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         once: false,
         histories: false,
         replicas: false,
+        encryption: false,
         devices: false,
         removals: false,
         zdb_every: None,
@@ -89,6 +94,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--once" => options.once = true,
             "--histories" => options.histories = true,
             "--replicas" => options.replicas = true,
+            "--encryption" => options.encryption = true,
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
             "--seeds" => options.seeds = number()?,
@@ -252,6 +258,7 @@ fn worker_words(options: &Options) -> Vec<String> {
         ("--once", options.once),
         ("--histories", options.histories),
         ("--replicas", options.replicas),
+        ("--encryption", options.encryption),
         ("--devices", options.devices),
         ("--removals", options.removals),
     ];

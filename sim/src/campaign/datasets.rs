@@ -18,11 +18,12 @@ use engine::{
 use runtime::Handle;
 use world::Rng;
 
+use super::encryption::{self, Key, Opened};
 use super::model::{Node, Visible, pattern};
 use super::walk;
 
 /// Where the datasets of this task live. Clients work in it too.
-const ROOT: &str = "tank/fs";
+pub(super) const ROOT: &str = "tank/fs";
 
 /// What is known of a dataset or snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Thing {
     pub(super) created: u64,
     /// A volume, or a snapshot of one.
     pub(super) volume: bool,
+    /// What opens it, if it is encrypted.
+    pub(super) key: Option<Key>,
 }
 
 /// Datasets and snapshots by full name.
@@ -98,6 +101,7 @@ fn fits(model: &Names, found: &Names) -> bool {
                 name == other
                     && thing.origin == there.origin
                     && thing.volume == there.volume
+                    && encryption::same_secret(thing.key, there.key)
                     && thing.print.is_none_or(|print| Some(print) == there.print)
             })
 }
@@ -122,7 +126,9 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
         .await
         .map_err(|error| error.to_string())?;
     let mut names = Names::new();
+    let mut opened = Opened::default();
     for info in found {
+        let key = opened.key_of(pool, head_of(&info.name)).await?;
         let origin = info
             .property("origin")
             .and_then(|property| property.value.text())
@@ -141,6 +147,7 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
             origin,
             created: info.create_txg,
             volume,
+            key,
         };
         names.insert(info.name, thing);
     }
@@ -195,8 +202,16 @@ pub(super) struct DatasetAdmin {
     pub(super) pool: PoolHandle,
     pub(super) history: Rc<RefCell<DatasetHistory>>,
     pub(super) rng: Rng,
-    /// Replicas are made, too.
-    with_replicas: bool,
+    pub(super) habits: Habits,
+}
+
+/// What the administrator does besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// Makes replicas.
+    pub replicas: bool,
+    /// Encrypts some of the datasets.
+    pub encryption: bool,
 }
 
 /// Works until some operations are done.
@@ -209,15 +224,18 @@ pub async fn work(
     handle: Handle,
     rng: Rng,
     operations: u32,
-    with_replicas: bool,
+    habits: Habits,
 ) -> Result<(), String> {
     let mut admin = DatasetAdmin {
         pool,
         history,
         rng,
-        with_replicas,
+        habits,
     };
-    if with_replicas {
+    if habits.encryption {
+        encryption::load_all(&admin.pool, &admin.names()).await?;
+    }
+    if habits.replicas {
         admin.abort_receives().await?;
     }
     for _ in 0..operations {
@@ -314,8 +332,11 @@ impl DatasetAdmin {
     }
 
     async fn step(&mut self) -> Result<(), String> {
-        if self.with_replicas && self.rng.below(3) == 0 {
+        if self.habits.replicas && self.rng.below(3) == 0 {
             return self.replicate().await;
+        }
+        if self.habits.encryption && self.rng.below(4) == 0 {
+            return self.use_keys().await;
         }
         match self.rng.below(16) {
             0..=2 => self.create().await,
@@ -340,9 +361,11 @@ impl DatasetAdmin {
             .unwrap_or_else(|| ROOT.to_owned());
         let volume = self.rng.below(4) == 0;
         let name = self.fresh(&format!("{parent}/{}", if volume { "v" } else { "d" }));
+        let (key, own_key, encryption) = self.draw_key(&names, &parent);
         let mut next = names;
         let thing = Thing {
             volume,
+            key,
             ..Thing::default()
         };
         if next.insert(name.clone(), thing).is_some() {
@@ -350,7 +373,7 @@ impl DatasetAdmin {
         }
         self.begin(next);
         let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let properties = if volume {
+        let mut properties = if volume {
             let mut properties = vec![
                 own("volsize", "512K"),
                 own(
@@ -368,10 +391,12 @@ impl DatasetAdmin {
                 self.rng.choose::<&str>(&["4K", "128K", "1M"]),
             )]
         };
+        properties.extend(encryption);
         let request = CreateDataset {
             name: name.clone(),
             volume,
             properties,
+            key: own_key,
             ..CreateDataset::default()
         };
         let made = self.pool.create_dataset(request).await;
@@ -477,6 +502,7 @@ impl DatasetAdmin {
             let thing = Thing {
                 print: names[head].print,
                 volume: names[head].volume,
+                key: names[head].key,
                 ..Thing::default()
             };
             if next.insert(format!("{head}@{short}"), thing).is_some() {
@@ -545,6 +571,7 @@ impl DatasetAdmin {
             origin: Some(origin.clone()),
             created: 0,
             volume: names[&origin].volume,
+            key: names[&origin].key,
         };
         if next.insert(name.clone(), thing).is_some() {
             return Ok(());
@@ -629,7 +656,7 @@ impl DatasetAdmin {
             return Ok(());
         };
         let to = self.fresh("tank/fs/d");
-        if names.contains_key(&to) {
+        if names.contains_key(&to) || !self.may_move(&from, &names[&from]).await? {
             return Ok(());
         }
         let change = |name: &str| match name.strip_prefix(&from) {

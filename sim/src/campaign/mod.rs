@@ -8,6 +8,7 @@
 pub mod command;
 pub mod datasets;
 pub mod devices;
+mod encryption;
 pub mod faults;
 pub mod history;
 pub mod host;

@@ -41,7 +41,9 @@ impl DatasetAdmin {
         if names.contains_key(&target) {
             return Ok(());
         }
+        let key = names[&last].key;
         let options = SendOptions {
+            raw: key.is_some() && self.rng.coin(),
             compressed: self.rng.coin(),
             large_blocks: self.rng.coin(),
             embedded: self.rng.coin(),
@@ -65,9 +67,15 @@ impl DatasetAdmin {
         options: SendOptions,
     ) -> Result<bool, String> {
         let names = self.names();
+        let key = match (names.get(target), names[snapshot].key) {
+            (Some(target), _) => target.key,
+            (None, Some(key)) if options.raw => Some(self.raw_copy(key)),
+            (None, _) => None,
+        };
         let received = Thing {
             origin: None,
             created: 0,
+            key,
             ..names[snapshot].clone()
         };
         let short = snapshot.strip_prefix(head_of(snapshot)).unwrap_or_default();
@@ -94,6 +102,9 @@ impl DatasetAdmin {
         };
         if !self.end(outcome)? {
             return Ok(false);
+        }
+        if let (None, Some(key)) = (from, key) {
+            self.load(target, key).await.map_err(text)?;
         }
         let info = self.pool.dataset(&name, &PropertyQuery::None).await;
         let created = info.map_err(text)?.create_txg;

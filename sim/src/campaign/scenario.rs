@@ -13,7 +13,7 @@ use engine::{
 use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
 
-use super::datasets::{self, DatasetHistory};
+use super::datasets::{self, DatasetHistory, Habits};
 use super::devices::{self, Habit, Removals};
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
@@ -121,8 +121,8 @@ pub struct Plan {
     pub with_datasets: bool,
     /// How many of those operations in a boot.
     pub dataset_operations: u32,
-    /// Snapshots of them are sent and received meanwhile.
-    pub with_replicas: bool,
+    /// What else is done with them.
+    pub habits: Habits,
     /// Power may go while the pool is created.
     pub cut_at_create: bool,
     /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
@@ -234,7 +234,7 @@ impl Plan {
             styles,
             with_datasets: rng.below(3) == 0,
             dataset_operations: 16,
-            with_replicas: false,
+            habits: Habits::default(),
             cut_at_create: rng.below(8) == 0,
             with_classes,
             with_volume: rng.below(3) == 0 && !fills,
@@ -263,7 +263,7 @@ impl Plan {
             styles: vec![Style::Mixed],
             with_datasets: false,
             dataset_operations: 16,
-            with_replicas: false,
+            habits: Habits::default(),
             cut_at_create: false,
             with_classes: false,
             with_volume: false,
@@ -297,7 +297,22 @@ impl Plan {
     #[must_use]
     pub fn replicas(seed: u64) -> Self {
         Self {
-            with_replicas: true,
+            habits: Habits {
+                replicas: true,
+                encryption: false,
+            },
+            ..Self::history(seed)
+        }
+    }
+
+    /// As [`Plan::replicas`], and datasets are encrypted.
+    #[must_use]
+    pub fn encryption(seed: u64) -> Self {
+        Self {
+            habits: Habits {
+                replicas: true,
+                encryption: true,
+            },
             ..Self::history(seed)
         }
     }
@@ -958,8 +973,8 @@ pub(crate) fn work(
                 let (pool, names, handle) = (pool.clone(), names.clone(), handle.clone());
                 let rng = dataset_rng.fork();
                 let count = plan.dataset_operations;
-                let replicas = plan.with_replicas;
-                let work = datasets::work(pool, names, handle.clone(), rng, count, replicas);
+                let habits = plan.habits;
+                let work = datasets::work(pool, names, handle.clone(), rng, count, habits);
                 tasks.push(handle.spawn("datasets", work));
             }
             if plan.with_volume {

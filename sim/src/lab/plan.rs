@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use world::Rng;
 
+use crate::campaign::datasets::Habits;
 use crate::campaign::model::Style;
 use crate::campaign::scenario::{Layout, Logs, Plan, Trouble, draw_logbias};
 
@@ -75,7 +76,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         styles,
         with_datasets: rng.below(4) == 0,
         dataset_operations: 16,
-        with_replicas: false,
+        habits: Habits::default(),
         cut_at_create: false,
         with_classes: rng.below(6) == 0,
         with_volume: rng.below(3) == 0,

@@ -1,0 +1,233 @@
+//! Encrypted datasets in the campaign: each encryption root has a key of its own, which the administrator loads, unloads and changes.
+//!
+//! Whatever is cut off, exactly one of the keys that there are opens a root, and it is the one that was acknowledged, or the one that it
+//! was being changed to; everything that inherits it can be read with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{EngineError, KeyChange, KeyFormat, NewKey, PoolHandle, WrappingKey};
+
+use super::datasets::{DatasetAdmin, Names, ROOT, Thing, is_snapshot, text};
+
+/// Keys that there are. Fewer roots than that are encrypted at one time.
+const SECRETS: u8 = 32;
+
+/// What opens a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// Tells encryption roots from one another in one boot: other roots may have the same secret.
+    root: u64,
+    secret: u8,
+}
+
+/// Whether both are opened by the same secret, or by none.
+pub(super) fn same_secret(one: Option<Key>, other: Option<Key>) -> bool {
+    one.map(|key| key.secret) == other.map(|key| key.secret)
+}
+
+fn wrapping_key(secret: u8) -> WrappingKey {
+    WrappingKey::from_raw(&[secret; 32]).expect("32 bytes")
+}
+
+fn new_key(secret: u8) -> NewKey {
+    NewKey {
+        format: KeyFormat::Raw,
+        key: Arc::new(wrapping_key(secret)),
+    }
+}
+
+/// Opens encryption roots after an import, and remembers with which keys.
+#[derive(Default)]
+pub(super) struct Opened(BTreeMap<String, Key>);
+
+impl Opened {
+    /// Loads the key of a dataset's encryption root, if that was not done; returns it.
+    ///
+    /// # Errors
+    /// A sentence, when no key opens it.
+    pub(super) async fn key_of(
+        &mut self,
+        pool: &PoolHandle,
+        dataset: &str,
+    ) -> Result<Option<Key>, String> {
+        let Some(info) = pool.key_info(dataset).await.map_err(text)? else {
+            return Ok(None);
+        };
+        if let Some(key) = self.0.get(&info.root) {
+            return Ok(Some(*key));
+        }
+        for secret in 0..SECRETS {
+            // A key that is loaded, too, is compared with what is stored.
+            match pool.load_key(&info.root, wrapping_key(secret), true).await {
+                Ok(()) => {}
+                Err(EngineError::WrongKey(_)) => continue,
+                Err(error) => return Err(text(error)),
+            }
+            if !info.loaded {
+                let loaded = pool.load_key(&info.root, wrapping_key(secret), false).await;
+                loaded.map_err(text)?;
+            }
+            let root = self.0.len() as u64;
+            let key = Key { root, secret };
+            self.0.insert(info.root, key);
+            return Ok(Some(key));
+        }
+        Err(format!("no key opens {}", info.root))
+    }
+}
+
+/// Loads all keys.
+pub(super) async fn load_all(pool: &PoolHandle, names: &Names) -> Result<(), String> {
+    let mut opened = Opened::default();
+    for name in names.keys().filter(|name| !is_snapshot(name)) {
+        opened.key_of(pool, name).await?;
+    }
+    Ok(())
+}
+
+impl DatasetAdmin {
+    /// A secret that no root has; `None` when all are taken.
+    fn fresh_secret(&self, names: &Names) -> Option<u8> {
+        let taken = |secret| {
+            names
+                .values()
+                .any(|thing| thing.key.is_some_and(|key| key.secret == secret))
+        };
+        (0..SECRETS).find(|secret| !taken(*secret))
+    }
+
+    fn fresh_key(&mut self, names: &Names) -> Option<Key> {
+        Some(Key {
+            secret: self.fresh_secret(names)?,
+            root: self.rng.next_u64(),
+        })
+    }
+
+    /// The key of a dataset to be created below `parent`, and its own with the properties that ask for it, if it gets one.
+    pub(super) fn draw_key(
+        &mut self,
+        names: &Names,
+        parent: &str,
+    ) -> (Option<Key>, Option<NewKey>, Vec<(String, String)>) {
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let inherited = names[parent].key;
+        if !self.habits.encryption {
+            return (inherited, None, Vec::new());
+        }
+        match self.rng.below(4) {
+            0 | 1 => {
+                let Some(key) = self.fresh_key(names) else {
+                    return (inherited, None, Vec::new());
+                };
+                let suites = ["on", "aes-128-ccm", "aes-256-gcm"];
+                let suite = *self.rng.choose(&suites);
+                let properties = vec![
+                    own("encryption", suite),
+                    own("keyformat", "raw"),
+                    own("keylocation", "prompt"),
+                ];
+                (Some(key), Some(new_key(key.secret)), properties)
+            }
+            2 if inherited.is_some() => (None, None, vec![own("encryption", "off")]),
+            _ => (inherited, None, Vec::new()),
+        }
+    }
+
+    /// Changes a key, has a root inherit that of its parent, or unloads one and loads it again.
+    pub(super) async fn use_keys(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let encrypted = |name: &str| !is_snapshot(name) && names[name].key.is_some();
+        let Some(name) = self.pick(&names, encrypted) else {
+            return Ok(());
+        };
+        if !self.is_root(&name).await? {
+            return Ok(());
+        }
+        let key = names[&name].key.expect("it is encrypted");
+        let is_clone = names[&name].origin.is_some();
+        let parent = name.rsplit_once('/').map_or(ROOT, |(parent, _)| parent);
+        match (self.rng.below(4), names[parent].key) {
+            (0, _) => self.reload(&name, key).await,
+            _ if is_clone => Ok(()),
+            (1, Some(above)) => {
+                self.change_key(&name, &names, key, above, KeyChange::Inherit)
+                    .await
+            }
+            _ => {
+                let Some(secret) = self.fresh_secret(&names) else {
+                    return Ok(());
+                };
+                let change = KeyChange::New {
+                    key: new_key(secret),
+                    location: None,
+                };
+                let next = Key { secret, ..key };
+                self.change_key(&name, &names, key, next, change).await
+            }
+        }
+    }
+
+    /// Whether a dataset is an encryption root.
+    async fn is_root(&self, name: &str) -> Result<bool, String> {
+        let info = self.pool.key_info(name).await.map_err(text)?;
+        Ok(info.is_some_and(|info| info.root == name))
+    }
+
+    /// Whether a dataset may go elsewhere: what inherits its key stays below its root.
+    pub(super) async fn may_move(&self, name: &str, thing: &Thing) -> Result<bool, String> {
+        match thing.key {
+            Some(_) => self.is_root(name).await,
+            None => Ok(true),
+        }
+    }
+
+    async fn change_key(
+        &mut self,
+        root: &str,
+        names: &Names,
+        from: Key,
+        to: Key,
+        change: KeyChange,
+    ) -> Result<(), String> {
+        let mut next = names.clone();
+        for thing in next.values_mut() {
+            if thing.key.is_some_and(|key| key.root == from.root) {
+                thing.key = Some(to);
+            }
+        }
+        self.begin(next);
+        let changed = self.pool.change_key(root, change).await;
+        self.end(changed).map(drop)
+    }
+
+    /// Unloads a key and loads it again.
+    async fn reload(&mut self, root: &str, key: Key) -> Result<(), String> {
+        match self.pool.unload_key(root).await {
+            Ok(()) => {}
+            Err(EngineError::Busy(_)) => return Ok(()),
+            Err(error) => return Err(text(error)),
+        }
+        let wrong = (key.secret + 1) % SECRETS;
+        match self.pool.load_key(root, wrapping_key(wrong), false).await {
+            Err(EngineError::WrongKey(_)) => {}
+            other => return Err(format!("{root}: a wrong key was loaded: {other:?}")),
+        }
+        let loaded = self.pool.load_key(root, wrapping_key(key.secret), false);
+        loaded.await.map_err(text)
+    }
+
+    /// The key of what is received raw of a dataset with `key`: a root of its own that the same secret opens.
+    pub(super) fn raw_copy(&mut self, key: Key) -> Key {
+        Key {
+            root: self.rng.next_u64(),
+            ..key
+        }
+    }
+
+    pub(super) async fn load(&self, dataset: &str, key: Key) -> Result<(), EngineError> {
+        self.pool
+            .load_key(dataset, wrapping_key(key.secret), false)
+            .await
+    }
+}
