@@ -12,6 +12,7 @@ mod failing_log_device_112;
 mod hanging_disk_123;
 mod hanging_disk_39;
 mod import_meets_a_rebuild_189;
+mod large_hole_sent_raw_171;
 mod log_block_set_aside_302;
 mod padding_mended_without_a_disk_10162;
 mod reopened_by_two_250348;

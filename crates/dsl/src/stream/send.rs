@@ -700,7 +700,9 @@ impl Sender {
             return;
         }
         let block_size = u64::from(dnode.data_block_sectors) << DNODE_SHIFT;
-        let sent_size = if self.has(stream_feature::LARGE_BLOCKS) {
+        // The MAC of a raw stream's dnodes covers their block size, which may be a large one in a dataset that has no large block: where
+        // a file is a hole.
+        let sent_size = if self.has(stream_feature::LARGE_BLOCKS | stream_feature::RAW) {
             block_size
         } else {
             block_size.min(OLD_MAX_BLOCK_SIZE)
