@@ -588,6 +588,10 @@ impl DatasetAdmin {
         };
         let origin = names[&clone].origin.clone().expect("it is a clone");
         let old = head_of(&origin).to_owned();
+        if !self.may_move(&old, &names[&old]).await? {
+            // The clone lies outside of its encryption root.
+            return Ok(());
+        }
         let line = line(&names, &old);
         let count = line.iter().position(|n| *n == origin).expect("in its line") + 1;
         let moved = &line[..count];
