@@ -207,7 +207,7 @@ impl DslPool {
         Ok(None)
     }
 
-    /// Finds the part that a receive into `dataset` left, which nobody has open.
+    /// Finds the part that a receive into `dataset` left, which is not open.
     pub(crate) async fn idle_dataset(
         self: &Rc<Self>,
         dataset: &str,

@@ -18,7 +18,7 @@ use crate::terminal::{self, SilentTerminal};
 
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Bytes of input that are received without a copy.
+/// Bytes of a payload that are received without a copy; longer ones are sent apart from their header.
 const KEY_BYTES: usize = 4096;
 /// Bytes of input in a frame.
 const INPUT_BYTES: usize = 256 << 10;
@@ -69,21 +69,15 @@ impl Frame {
     pub async fn send(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let (kind, payload) = match self {
             Self::Request(request) => {
-                (b'R', serde_json::to_vec(request).map_err(io::Error::other)?)
+                let bytes = serde_json::to_vec(request).map_err(io::Error::other)?;
+                return write_frames(to, b'R', &bytes).await;
             }
-            Self::In(bytes) => (b'I', bytes.clone()),
-            Self::Out(bytes) => (b'O', bytes.clone()),
-            Self::Err(bytes) => (b'E', bytes.clone()),
-            Self::Exit(code) => (b'X', vec![*code]),
+            Self::In(bytes) => (b'I', &bytes[..]),
+            Self::Out(bytes) => (b'O', &bytes[..]),
+            Self::Err(bytes) => (b'E', &bytes[..]),
+            Self::Exit(code) => (b'X', std::slice::from_ref(code)),
         };
-        if payload.len() > FRAME_BYTES_MAX {
-            // Only output can be long, and it may be cut anywhere.
-            for part in payload.chunks(FRAME_BYTES_MAX) {
-                write_frame(to, kind, part).await?;
-            }
-            return Ok(());
-        }
-        write_frame(to, kind, &payload).await
+        write_frames(to, kind, payload).await
     }
 
     /// Receives a frame; `None` at the end of the connection.
@@ -328,21 +322,32 @@ fn read_header([kind, length @ ..]: [u8; 5]) -> io::Result<(u8, usize)> {
     Ok((kind, length))
 }
 
-fn frame_bytes(kind: u8, payload: &[u8]) -> io::Result<Vec<u8>> {
+/// Returns what stands before a frame's payload.
+fn header_of(kind: u8, payload: &[u8]) -> io::Result<[u8; 5]> {
     let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
-    let mut bytes = Vec::with_capacity(5 + payload.len());
-    bytes.push(kind);
-    bytes.extend_from_slice(&length.to_be_bytes());
-    bytes.extend_from_slice(payload);
-    Ok(bytes)
+    let [a, b, c, d] = length.to_be_bytes();
+    Ok([kind, a, b, c, d])
 }
 
-async fn write_frame(
+fn frame_bytes(kind: u8, payload: &[u8]) -> io::Result<Vec<u8>> {
+    Ok([&header_of(kind, payload)?, payload].concat())
+}
+
+/// Writes a frame, or several where it is longer than one may be: only output is, and it may be cut anywhere.
+async fn write_frames(
     to: &mut (impl AsyncWrite + Unpin),
     kind: u8,
     payload: &[u8],
 ) -> io::Result<()> {
-    to.write_all(&frame_bytes(kind, payload)?).await
+    if payload.len() <= KEY_BYTES {
+        return to.write_all(&frame_bytes(kind, payload)?).await;
+    }
+    // A second call costs less than a copy.
+    for part in payload.chunks(FRAME_BYTES_MAX) {
+        to.write_all(&header_of(kind, part)?).await?;
+        to.write_all(part).await?;
+    }
+    Ok(())
 }
 
 /// Connects to the appliance that listens at `socket`; `None` when none does.

@@ -18,6 +18,15 @@ use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ReadProps, ZioError}
 /// none.
 type Verified = (IoBuf, Result<IoBuf, CorruptReason>);
 
+/// In which form a block is wanted.
+#[derive(Clone, Copy)]
+enum Form<'a> {
+    /// As it is used; one that is encrypted is opened with these keys.
+    Logical(Option<&'a BlockKeys>),
+    /// As it is stored: its checksum is verified, and nothing else is done with it.
+    Stored,
+}
+
 impl BlockStore {
     /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
     /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses have none.
@@ -35,7 +44,7 @@ impl BlockStore {
         if (bytes.len() as u64) < bp.psize() {
             return None;
         }
-        let check = self.checker(bp, keys);
+        let check = self.checker(bp, Form::Logical(keys));
         let (stored, logical) = self.offload(bytes.len(), move || check(&bytes)).await?;
         Some(Forms::of(bp, stored, logical.ok()?))
     }
@@ -65,7 +74,7 @@ impl BlockStore {
         let bookmark = Bookmark::default();
         let props = ReadProps { class, bookmark };
         match self
-            .read_checked(bp, props, Expect::MaybeWritten, None)
+            .read_checked(bp, props, Expect::MaybeWritten, Form::Logical(None))
             .await
         {
             Ok(_) => Ok(true),
@@ -74,7 +83,7 @@ impl BlockStore {
         }
     }
 
-    /// Returns the stored bytes of a block, exactly psize, which may be encrypted: what a raw stream carries.
+    /// Returns the stored bytes of a block, exactly psize, which may be compressed or encrypted: what raw and compressed streams carry.
     ///
     /// # Errors
     /// As [`BlockStore::read`], but for [`ZioError::Encrypted`].
@@ -83,7 +92,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<IoBuf, ZioError> {
-        let forms = self.read_written(bp, props, None).await?;
+        let forms = self.read_written(bp, props, Form::Stored).await?;
         Ok(forms.stored.unwrap_or(forms.logical))
     }
 
@@ -98,16 +107,16 @@ impl BlockStore {
                 bookmark: props.bookmark,
             });
         }
-        self.read_written(bp, props, keys).await
+        self.read_written(bp, props, Form::Logical(keys)).await
     }
 
     async fn read_written(
         &self,
         bp: &BlockPointer,
         props: ReadProps,
-        keys: Option<&BlockKeys>,
+        form: Form<'_>,
     ) -> Result<Forms, ZioError> {
-        let result = self.read_checked(bp, props, Expect::Written, keys).await;
+        let result = self.read_checked(bp, props, Expect::Written, form).await;
         if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
             self.note_damaged(bp, props);
         }
@@ -119,7 +128,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
-        keys: Option<&BlockKeys>,
+        form: Form<'_>,
     ) -> Result<Forms, ZioError> {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
@@ -142,9 +151,9 @@ impl BlockStore {
         self.wait_pending_write(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
-            Box::pin(self.read_gang_block(bp, props, expect, keys)).await
+            Box::pin(self.read_gang_block(bp, props, expect, form)).await
         } else {
-            self.read_copies(bp, props, expect, keys).await
+            self.read_copies(bp, props, expect, form).await
         };
         if expect == Expect::Written && matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
@@ -158,9 +167,9 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
-        keys: Option<&BlockKeys>,
+        form: Form<'_>,
     ) -> Result<Forms, ZioError> {
-        let check: vdev::Check<Verified> = Arc::new(self.checker(bp, keys));
+        let check: vdev::Check<Verified> = Arc::new(self.checker(bp, form));
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
         for dva in bp.copies() {
@@ -223,10 +232,13 @@ impl BlockStore {
     fn checker(
         &self,
         bp: &BlockPointer,
-        keys: Option<&BlockKeys>,
+        form: Form<'_>,
     ) -> impl Fn(&IoBuf) -> Option<Verified> + Send + Sync + 'static {
         let salt = self.salt();
-        let decryptor = decryptor(bp, keys);
+        let decryptor = match form {
+            Form::Logical(keys) => Some(decryptor(bp, keys)),
+            Form::Stored => None,
+        };
         let bp = *bp;
         move |bytes: &IoBuf| {
             let psize = to_usize(bp.psize());
@@ -234,7 +246,10 @@ impl BlockStore {
             if !checks::sum_agrees(&bp, &salt, &stored)? {
                 return None;
             }
-            let logical = opened(&bp, decryptor.as_ref(), &stored);
+            let logical = match &decryptor {
+                Some(decryptor) => opened(&bp, decryptor.as_ref(), &stored),
+                None => Ok(stored.clone()),
+            };
             Some((stored, logical))
         }
     }
@@ -245,7 +260,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
-        keys: Option<&BlockKeys>,
+        form: Form<'_>,
     ) -> Result<Forms, ZioError> {
         let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
         let mut filled = 0;
@@ -257,7 +272,10 @@ impl BlockStore {
         })
         .await?;
         for piece in pieces {
-            let bytes = self.read_copies(&piece, props, expect, None).await?.logical;
+            let bytes = self
+                .read_copies(&piece, props, expect, Form::Logical(None))
+                .await?
+                .logical;
             let end = filled + bytes.len();
             if end > whole.len() {
                 return Err(corrupt(
@@ -276,7 +294,7 @@ impl BlockStore {
                 CorruptReason::Gang("too few bytes"),
             ));
         }
-        let check = self.checker(bp, keys);
+        let check = self.checker(bp, form);
         let whole = whole.freeze();
         match self.offload(whole.len(), move || check(&whole)).await {
             Some((stored, logical)) => logical

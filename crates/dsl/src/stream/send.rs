@@ -570,24 +570,11 @@ impl Sender {
             bookmark,
         };
         Some(self.services.handle.spawn("read of a send", async move {
-            if raw {
+            if raw || compressed {
                 let bytes = store.read_stored(&bp, props).await?;
                 return Ok(Payload {
                     bytes,
                     compressed: true,
-                });
-            }
-            if compressed {
-                let forms = store.read_forms(&bp, props, None).await?;
-                if let Some(bytes) = forms.stored {
-                    return Ok(Payload {
-                        bytes,
-                        compressed: true,
-                    });
-                }
-                return Ok(Payload {
-                    bytes: forms.logical,
-                    compressed: false,
                 });
             }
             let bytes = if cache.has(&bp, keys.is_some()) {

@@ -54,7 +54,9 @@ impl StreamWriter {
 
     /// Takes what was written; what may still be lengthened stays.
     pub(super) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+        // What comes next is as long, mostly: it is not copied to grow.
+        let next = Vec::with_capacity(self.out.len());
+        std::mem::replace(&mut self.out, next)
     }
 
     /// Writes a record and its payload, padded with zeros to the length that the record says.

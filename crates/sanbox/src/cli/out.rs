@@ -64,6 +64,19 @@ impl Out {
         }
     }
 
+    /// Adds many bytes to a stream; they are not copied where none wait.
+    pub(crate) fn push_all(&self, stream: Stream, bytes: Vec<u8>) {
+        let mut pending = self
+            .0
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match pending.last_mut() {
+            Some((last, buffer)) if *last == stream => buffer.extend(bytes),
+            _ => pending.push((stream, bytes)),
+        }
+    }
+
     /// Adds text to standard output.
     pub(crate) fn text(&self, text: impl AsRef<str>) {
         self.push(Stream::Out, text.as_ref().as_bytes());

@@ -523,7 +523,7 @@ async fn copy(
     let (mut told, mut sent) = (Instant::now(), 0_u64);
     while let Some(chunk) = stream.next().await.map_err(fail)? {
         sent += chunk.len() as u64;
-        session.out.push(Stream::Out, &chunk);
+        session.out.push_all(Stream::Out, chunk);
         if options.progress && told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
             let time = clock();
