@@ -99,7 +99,7 @@ impl Healer {
     ///
     /// # Errors
     /// The record makes no sense; `OtherBlocks` when the snapshot's blocks are not those of the stream; of reading metadata.
-    pub async fn record(&mut self, record: &StreamRecord, payload: &[u8]) -> Result<()> {
+    pub async fn record(&mut self, record: &StreamRecord, payload: &IoBuf) -> Result<()> {
         if record.to_guid() != self.incoming.begin.to_guid {
             return Err(malformed("guid of a record"));
         }
@@ -109,7 +109,7 @@ impl Healer {
         }
     }
 
-    async fn write(&mut self, record: &Write, payload: &[u8]) -> Result<()> {
+    async fn write(&mut self, record: &Write, payload: &IoBuf) -> Result<()> {
         let object = ObjectId(record.object);
         let (bp, block, size) = self.objset.stored_block(object, record.offset).await?;
         let is_one =
@@ -146,8 +146,8 @@ impl Healer {
         Ok(())
     }
 
-    fn replacement(&self, record: &Write, payload: &[u8]) -> Result<Replacement> {
-        let bytes = IoBuf::copy_from(payload);
+    fn replacement(&self, record: &Write, payload: &IoBuf) -> Result<Replacement> {
+        let bytes = payload.clone();
         if self.incoming.raw.is_some() {
             return Ok(Replacement::Stored(bytes));
         }
@@ -161,7 +161,7 @@ impl Healer {
         Ok(Replacement::Compressed {
             stored: bytes,
             compression: Compression(record.compression),
-            logical: IoBuf::copy_from(&logical),
+            logical,
         })
     }
 

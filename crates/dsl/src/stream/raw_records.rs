@@ -103,7 +103,7 @@ impl Receiver {
         Ok(())
     }
 
-    pub(super) async fn raw_write(&mut self, record: &Write, payload: &[u8]) -> Result<()> {
+    pub(super) async fn raw_write(&mut self, record: &Write, payload: &IoBuf) -> Result<()> {
         self.check_order(record.object, record.offset)?;
         let object = ObjectId(record.object);
         let info = self.objset().object_info(object).await?;
@@ -133,7 +133,7 @@ impl Receiver {
         Ok(())
     }
 
-    pub(super) async fn raw_spill(&self, record: &Spill, payload: &[u8]) -> Result<()> {
+    pub(super) async fn raw_spill(&self, record: &Spill, payload: &IoBuf) -> Result<()> {
         let size = u32::try_from(record.length).ok();
         let size = size.filter(|_| record.length <= SPILL_MAX && record.length.is_multiple_of(512));
         let size = size.filter(|size| *size != 0);
@@ -244,7 +244,7 @@ fn form_of(
     compression: u8,
     flags: u8,
     params: &CryptParams,
-    payload: &[u8],
+    payload: &IoBuf,
     logical_size: u64,
 ) -> Result<StoredForm> {
     check_order_of_bytes(flags)?;
@@ -255,7 +255,7 @@ fn form_of(
         return Err(malformed("stored form of a raw block"));
     }
     Ok(StoredForm {
-        bytes: IoBuf::copy_from(payload),
+        bytes: payload.clone(),
         compression,
         crypt: Some(crypt_of(params)),
     })

@@ -9,14 +9,14 @@
 //! What is filled has the flag INCONSISTENT from its first txg to its last. When anything fails it is destroyed, and the dataset is as
 //! it was; a receive that can be resumed leaves what it filled, with the place of the last record that was applied. OpenZFS: module/zfs/dmu_recv.c.
 
-use codec::compress::{Algorithm, decompress};
+use codec::compress::{Algorithm, check_ratio, decompress_into};
 use dmu::{AllocSpec, ObjectInfo, Objset, Tx};
 use ondisk::stream::{
     Begin, Object, ObjectExtent, Spill, StreamRecord, TO_THE_END, Write, WriteEmbedded,
     begin_flags, record_flags, stream_feature,
 };
 use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType, file_owner};
-use runtime::IoBuf;
+use runtime::{IoBuf, IoBufMut};
 use zio::{StoredCrypt, StoredForm};
 
 use super::incoming::Incoming;
@@ -137,7 +137,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The record makes no sense here; errors of reading; `Quota` and `NoSpace`. The receive must be abandoned then.
-    pub async fn record(&mut self, record: &StreamRecord, payload: &[u8]) -> Result<()> {
+    pub async fn record(&mut self, record: &StreamRecord, payload: &IoBuf) -> Result<()> {
         if self.ended {
             return Err(malformed("record after the end"));
         }
@@ -318,28 +318,29 @@ impl Receiver {
         }
     }
 
-    async fn write(&mut self, record: &Write, payload: &[u8]) -> Result<()> {
+    async fn write(&mut self, record: &Write, payload: &IoBuf) -> Result<()> {
         self.check_order(record.object, record.offset)?;
         if record.compression == 0 {
-            return self.write_data(record.object, record.offset, payload).await;
+            let data = payload.clone();
+            return self.write_data(record.object, record.offset, data).await;
         }
         let data = expand(record.compression, payload, record.logical_size)?;
         if matches!(
             Compression(record.compression),
             Compression::OFF | Compression::EMPTY
         ) {
-            return self.write_data(record.object, record.offset, &data).await;
+            return self.write_data(record.object, record.offset, data).await;
         }
         let form = StoredForm {
-            bytes: IoBuf::copy_from(payload),
+            bytes: payload.clone(),
             compression: Compression(record.compression),
             crypt: None,
         };
-        self.write_compressed(record, &data, form).await
+        self.write_compressed(record, data, form).await
     }
 
     /// Writes a block that came compressed: it is stored as it came, as far as the pool may have blocks like it.
-    async fn write_compressed(&self, record: &Write, data: &[u8], form: StoredForm) -> Result<()> {
+    async fn write_compressed(&self, record: &Write, data: IoBuf, form: StoredForm) -> Result<()> {
         let (object, offset) = (record.object, record.offset);
         let len = data.len() as u64;
         if offset.checked_add(len).is_none() {
@@ -350,7 +351,6 @@ impl Receiver {
         if form.compression == Compression::ZSTD {
             self.dataset().needs_feature("zstd_compress");
         }
-        let data = IoBuf::copy_from(data);
         self.objset()
             .write_stored(ObjectId(object), offset, data, form, &tx)
             .await?;
@@ -365,19 +365,21 @@ impl Receiver {
         let stored = payload
             .get(..record.physical_size as usize)
             .ok_or_else(|| malformed("length of embedded data"))?;
-        let mut data = expand(record.compression, stored, u64::from(record.logical_size))?;
+        let known = expand(record.compression, stored, u64::from(record.logical_size))?;
         let length = usize::try_from(record.length.min(MAX_BLOCK_SIZE)).expect("16 MiB at most");
-        if data.len() > length {
+        if known.len() > length {
             return Err(malformed("length of embedded data"));
         }
-        data.resize(length, 0);
+        let mut data = IoBufMut::zeroed(length);
+        data[..known.len()].copy_from_slice(&known);
         if record.offset == SPILL_BLOCK.wrapping_mul(record.length) {
             return self.set_spill(record.object, &data).await;
         }
-        self.write_data(record.object, record.offset, &data).await
+        self.write_data(record.object, record.offset, data.freeze())
+            .await
     }
 
-    async fn write_data(&self, object: u64, offset: u64, data: &[u8]) -> Result<()> {
+    async fn write_data(&self, object: u64, offset: u64, data: IoBuf) -> Result<()> {
         let len = data.len() as u64;
         if offset.checked_add(len).is_none() {
             return Err(malformed("offset of a write"));
@@ -385,7 +387,9 @@ impl Receiver {
         let objset = self.objset();
         let estimate = Estimate::blocks(1, len, METADATA_BYTES);
         let tx = self.dataset().begin(estimate).await?;
-        objset.write(ObjectId(object), offset, data, &tx).await?;
+        objset
+            .write_buf(ObjectId(object), offset, data, &tx)
+            .await?;
         self.note_resume_point(object, offset, &tx);
         Ok(())
     }
@@ -410,7 +414,7 @@ impl Receiver {
         Ok(())
     }
 
-    async fn spill(&self, record: &Spill, payload: &[u8]) -> Result<()> {
+    async fn spill(&self, record: &Spill, payload: &IoBuf) -> Result<()> {
         // What did not change is there, unless the sender cannot say so of objects.
         let unmodified = record.flags & record_flags::SPILL != 0;
         if unmodified
@@ -566,16 +570,17 @@ async fn reshape(
 }
 
 /// Decompresses a payload.
-pub(super) fn expand(compression: u8, payload: &[u8], logical_size: u64) -> Result<Vec<u8>> {
+pub(super) fn expand(compression: u8, payload: &[u8], logical_size: u64) -> Result<IoBuf> {
     let len = usize::try_from(logical_size.min(MAX_BLOCK_SIZE + 1)).expect("16 MiB at most");
     if len as u64 > MAX_BLOCK_SIZE {
         return Err(malformed("logical size"));
     }
     let algorithm = match Compression(compression) {
         Compression::OFF | Compression::INHERIT => {
-            let mut plain = payload.to_vec();
-            plain.resize(len, 0);
-            return Ok(plain);
+            let plain = payload.get(..len).unwrap_or(payload);
+            let mut padded = IoBufMut::zeroed(len);
+            padded[..plain.len()].copy_from_slice(plain);
+            return Ok(padded.freeze());
         }
         Compression::LZJB => Algorithm::Lzjb,
         Compression::ZLE => Algorithm::Zle,
@@ -586,5 +591,9 @@ pub(super) fn expand(compression: u8, payload: &[u8], logical_size: u64) -> Resu
             None => return Err(malformed("compression of a payload")),
         },
     };
-    decompress(algorithm, payload, len).map_err(|_| malformed("compressed payload"))
+    let damaged = |_| malformed("compressed payload");
+    check_ratio(algorithm, payload, len).map_err(damaged)?;
+    let mut logical = IoBufMut::scratch(len);
+    decompress_into(algorithm, payload, &mut logical).map_err(damaged)?;
+    Ok(logical.freeze())
 }

@@ -1,7 +1,7 @@
 //! The bytes of a stream that is received, cut into records and payloads with their checksums verified.
 
 use dsl::stream::{NvList, RECORD_SIZE, StreamError, StreamReader, StreamRecord};
-use runtime::mailbox;
+use runtime::{IoBuf, IoBufMut, mailbox};
 
 /// Most bytes of the list of names and values behind a BEGIN.
 const LIST_BYTES_MAX: u64 = 64 << 20;
@@ -98,29 +98,38 @@ impl Input {
         }
     }
 
-    /// The payload of the last record.
-    pub(super) async fn payload(&mut self, max: u64) -> Result<Vec<u8>, InputError> {
+    /// The payload of the last record, of at most `max` bytes.
+    pub(super) async fn payload(&mut self, max: u64) -> Result<IoBuf, InputError> {
         let len = self.reader.payload_left();
         if len > max {
             return Err(InputError::Malformed);
         }
         let len = usize::try_from(len).map_err(|_| InputError::Malformed)?;
-        // It grows as bytes come: a length alone costs nothing.
-        let mut payload = Vec::new();
-        while payload.len() < len {
-            let at = payload.len();
-            payload.resize(len.min(at + (1 << 20)), 0);
-            if self.fill(&mut payload[at..]).await < payload.len() - at {
-                return Err(InputError::Truncated);
-            }
+        let mut payload = IoBufMut::scratch(len);
+        if self.fill(&mut payload).await < len {
+            return Err(InputError::Truncated);
         }
         self.reader.payload(&payload);
-        Ok(payload)
+        Ok(payload.freeze())
     }
 
     /// The list of names and values behind a BEGIN; an empty one where there is none.
     pub(super) async fn list(&mut self) -> Result<NvList, InputError> {
-        let bytes = self.payload(LIST_BYTES_MAX).await?;
+        let len = self.reader.payload_left();
+        if len > LIST_BYTES_MAX {
+            return Err(InputError::Malformed);
+        }
+        let len = usize::try_from(len).map_err(|_| InputError::Malformed)?;
+        // It grows as bytes come: a length alone costs nothing.
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let at = bytes.len();
+            bytes.resize(len.min(at + (1 << 20)), 0);
+            if self.fill(&mut bytes[at..]).await < bytes.len() - at {
+                return Err(InputError::Truncated);
+            }
+        }
+        self.reader.payload(&bytes);
         if bytes.is_empty() {
             return Ok(NvList::default());
         }
