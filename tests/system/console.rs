@@ -177,7 +177,33 @@ fn a_new_appliance_is_set_up_and_looked_at_over_tls() {
     let known = json!({"name": "ann", "password": PASSWORD});
     let (status, session) = browser(&place, port).ask("POST", "/api/v1/session", Some(&known));
     assert_eq!((status, &session["role"]), (201, &json!("owner")));
+    a_certificate_is_replaced(&place, port, &known);
     place.stop();
+}
+
+/// What is no certificate changes nothing; another one is in use without a restart.
+fn a_certificate_is_replaced(place: &Place, port: u16, known: &Value) {
+    let said = |words: &str| {
+        wait_for(words, || {
+            let log = place.log();
+            log.contains(words).then_some(()).ok_or(log)
+        });
+    };
+    let [certificate, key] =
+        ["console-cert.pem", "console-key.pem"].map(|name| place.path(&format!("state/{name}")));
+    let before = std::fs::read(&certificate).expect("there");
+    std::fs::write(&certificate, "half of a file").expect("written");
+    said("the certificate before stays in use");
+    std::fs::write(&certificate, &before).expect("written");
+    let (status, _) = browser(place, port).ask("POST", "/api/v1/session", Some(known));
+    assert_eq!(status, 201);
+    for path in [&certificate, &key] {
+        std::fs::remove_file(path).expect("removed");
+    }
+    said("another certificate is in use");
+    assert_ne!(std::fs::read(&certificate).expect("made anew"), before);
+    let (status, _) = browser(place, port).ask("POST", "/api/v1/session", Some(known));
+    assert_eq!(status, 201);
 }
 
 /// The newest first; a page goes on where the one before ended, also when that snapshot is gone.

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 const ONE_DAY_SECONDS: u64 = 86_400;
-/// Days until a certificate ends. Apple's clients take none that is valid for more than 825 days
-/// (support.apple.com/103769), this day and the one before it included.
-const VALID_DAYS: u64 = 823;
+/// Days until a certificate ends. Clients come to take none that is valid for more than 398 days, of any issuer (CA/Browser Forum
+/// Baseline Requirements 6.3.2; Apple's: 825, support.apple.com/103769); the day before today is one of them.
+const VALID_DAYS: u64 = 396;
 /// Days before its end at which a certificate is made anew.
 const RENEWED_DAYS: u64 = 30;
 /// Begins the line before a certificate that was made here. It says when the certificate ends, in seconds since 1970; what an
@@ -82,7 +82,7 @@ pub fn load_or_make(
         certificates: format!("{MADE_HERE}{end}\n{}", params.self_signed(&key)?.pem()),
         key: key.serialize_pem(),
     };
-    // A new one at each start is better than no console: the log shows its fingerprint.
+    // One that is lost with this process is better than no console: the log shows its fingerprint.
     let _ = write(&key_path, &made.key).and_then(|()| write(&cert_path, &made.certificates));
     Ok(made)
 }
@@ -215,10 +215,10 @@ mod tests {
         let made = load(&names, now).expect("a certificate");
         assert!(made.certificates.contains("BEGIN CERTIFICATE"));
         assert_eq!(
-            load(&names, now + 790 * ONE_DAY_SECONDS).expect("read"),
+            load(&names, now + 360 * ONE_DAY_SECONDS).expect("read"),
             made
         );
-        let renewed = load(&names, now + 800 * ONE_DAY_SECONDS).expect("made anew");
+        let renewed = load(&names, now + 370 * ONE_DAY_SECONDS).expect("made anew");
         assert_ne!(renewed, made);
         // The administrator's own stays, whatever the date.
         let (_, own) = made.certificates.split_once('\n').expect("two lines");

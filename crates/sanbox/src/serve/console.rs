@@ -1,12 +1,13 @@
 //! HTTPS: the socket of the REST API and of the console in the browser.
 //!
 //! Guarantees: connections at once are bounded, as a whole and for one client; one that sends no request, or takes no answer, is
-//! closed. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else.
+//! closed. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else. A certificate that was
+//! replaced, or is to be renewed, is in use soon without a restart; connections that are open stay.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take nothing of an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the files of the certificate are looked at.
+const CERTIFICATE_EVERY: Duration = Duration::from_secs(5);
 /// How often the events of the pools are passed on.
 const EVENTS_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of a request's head.
@@ -71,6 +74,11 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
         return Ok(());
     }
     let (tls, fingerprint) = tls(appliance, &addresses)?;
+    let renewal = CertificateRenewal {
+        appliance: Arc::downgrade(appliance),
+        addresses,
+        fingerprint: fingerprint.clone(),
+    };
     let token = match api.accounts.needs_setup() {
         true => Some(api.accounts.new_setup_token(seconds_since_epoch()).await?),
         false => None,
@@ -78,7 +86,7 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
     announce(&listeners, token.as_deref(), &fingerprint);
     let jobs = api.jobs.clone();
     let server = Arc::new(ConsoleServer {
-        tls,
+        tls: RwLock::new(tls),
         router: api::router(api),
         admission: Admission::new(admission_limits(config.console.connections_max)),
     });
@@ -86,8 +94,51 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
         .into_iter()
         .map(|listener| accept(listener, server.clone()));
     let publishing = publish_events(Arc::downgrade(appliance), jobs);
-    tokio::join!(futures_util::future::join_all(accepting), publishing);
+    let accepting = futures_util::future::join_all(accepting);
+    tokio::join!(accepting, publishing, renewal.run(&server));
     Ok(())
+}
+
+/// Puts a certificate that has taken the place of the one in use to use, and has the one made here renewed in time.
+struct CertificateRenewal {
+    appliance: Weak<Appliance>,
+    addresses: Vec<SocketAddr>,
+    /// Of the certificate in use.
+    fingerprint: String,
+}
+
+impl CertificateRenewal {
+    async fn run(mut self, server: &ConsoleServer) {
+        let mut told = None;
+        loop {
+            sleep(CERTIFICATE_EVERY).await;
+            let Some(appliance) = self.appliance.upgrade() else {
+                return;
+            };
+            let addresses = self.addresses.clone();
+            // A state disk that hangs holds up nothing else.
+            let loaded = tokio::task::spawn_blocking(move || tls(&appliance, &addresses)).await;
+            let error = match loaded {
+                Ok(Ok((_, fingerprint))) if fingerprint == self.fingerprint => None,
+                Ok(Ok((tls, fingerprint))) => {
+                    *server.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+                    tracing::info!(
+                        target: CONSOLE,
+                        "another certificate is in use, with the SHA-256 fingerprint {fingerprint}"
+                    );
+                    self.fingerprint = fingerprint;
+                    None
+                }
+                // Perhaps one file was replaced and the other is to follow.
+                Ok(Err(error)) => Some(format!("{error:#}")),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(error) = error.as_ref().filter(|error| told.as_ref() != Some(*error)) {
+                tracing::warn!(target: CONSOLE, "the certificate before stays in use: {error}");
+            }
+            told = error;
+        }
+    }
 }
 
 /// Passes the events of the pools on to the clients that follow, from now on.
@@ -208,9 +259,18 @@ fn admission_limits(connections_max: usize) -> AdmissionLimits {
 
 /// What the connections share.
 struct ConsoleServer {
-    tls: TlsAcceptor,
+    tls: RwLock<TlsAcceptor>,
     router: axum::Router,
     admission: Arc<Admission>,
+}
+
+impl ConsoleServer {
+    fn tls(&self) -> TlsAcceptor {
+        self.tls
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
 }
 
 async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
@@ -248,7 +308,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer)
         stream,
         stalled: None,
     };
-    let handshake = timeout(HANDSHAKE_TIMEOUT, server.tls.accept(stream));
+    let handshake = timeout(HANDSHAKE_TIMEOUT, server.tls().accept(stream));
     let Ok(Ok(stream)) = handshake.await else {
         return;
     };
