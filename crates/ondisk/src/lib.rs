@@ -41,6 +41,7 @@ mod object_type;
 mod objset;
 pub mod posix_acl;
 pub mod rebuild;
+pub mod redaction;
 pub mod removal;
 pub mod sa;
 pub mod scan;
