@@ -49,6 +49,7 @@ mod quotas;
 mod raw_streams;
 mod received;
 mod receiving;
+mod redaction;
 mod removal;
 mod replication;
 mod rpc;

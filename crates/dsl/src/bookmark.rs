@@ -12,6 +12,7 @@ use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::bookmark::{BookmarkPhys, bookmark_flags};
 use ondisk::dsl::{DslDatasetPhys, zapified_keys};
+use ondisk::redaction::RedactionHeader;
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset_state::DatasetState;
@@ -82,7 +83,7 @@ impl EachName for CreateBookmarks {
         source: BookmarkSource,
         tx: &Tx,
     ) -> Result<()> {
-        pool.create_bookmark(&new.name, source, tx).await
+        pool.create_bookmark(&new.name, source, None, tx).await
     }
 }
 
@@ -283,11 +284,13 @@ impl DslPool {
         Ok(bookmark)
     }
 
-    /// Makes a bookmark. Syncing context; the checks were made.
+    /// Makes a bookmark, with a redaction list where one was made for it or the snapshot was received redacted. Syncing context; the
+    /// checks were made.
     pub(crate) async fn create_bookmark(
         self: &Rc<Self>,
         name: &str,
         source: BookmarkSource,
+        list: Option<ObjectId>,
         tx: &Tx,
     ) -> Result<()> {
         assert!(
@@ -301,10 +304,19 @@ impl DslPool {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let (bookmark, of) = match source {
             BookmarkSource::Snapshot(state) => {
-                let text = format!("target_snap={}", state.object);
                 let ivset_guid = self.ivset_guid(state.object).await?;
                 let phys = state.phys();
-                (self.bookmark_of_snapshot(&phys, ivset_guid).await?, text)
+                let mut bookmark = self.bookmark_of_snapshot(&phys, ivset_guid).await?;
+                let list = match list {
+                    Some(list) => Some(list),
+                    None => self.list_of_redacted(&state, tx).await?,
+                };
+                if let Some(list) = list {
+                    (bookmark.is_v2, bookmark.redaction_obj) = (true, list.0);
+                }
+                let list = bookmark.redaction_obj;
+                let text = format!("target_snap={} redact_obj={list}", state.object);
+                (bookmark, text)
             }
             BookmarkSource::Bookmark(mut bookmark) => {
                 bookmark.redaction_obj = 0;
@@ -366,10 +378,9 @@ impl DslPool {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let all = self.stored_bookmarks(head).await?;
         let found = all.into_iter().find(|(known, _)| known == short);
-        if found.as_ref().is_some_and(|(_, b)| b.redaction_obj != 0) {
-            return Err(DslError::Unsupported {
-                what: "a bookmark with a redaction list",
-            });
+        let in_use = |list: u64| self.lists_in_use.contains(ObjectId(list));
+        if found.as_ref().is_some_and(|(_, b)| in_use(b.redaction_obj)) {
+            return Err(DslError::Busy { name: name.into() });
         }
         Ok(found.map(|(_, bookmark)| bookmark))
     }
@@ -391,7 +402,7 @@ impl DslPool {
             .position(|(known, _)| known == short)
             .ok_or_else(missing)?;
         let (_, bookmark) = all.remove(at);
-        self.release_bookmark_features(&bookmark, tx).await?;
+        self.release_bookmark(&bookmark, tx).await?;
         let txg = bookmark.creation_txg;
         let shared = all
             .iter()
@@ -418,7 +429,26 @@ impl DslPool {
         Ok(())
     }
 
-    async fn release_bookmark_features(&self, bookmark: &BookmarkPhys, tx: &Tx) -> Result<()> {
+    /// The list that a bookmark of a redacted snapshot gets: without entries, it names the snapshots that it was redacted by.
+    async fn list_of_redacted(&self, state: &DatasetState, tx: &Tx) -> Result<Option<ObjectId>> {
+        let Some(snapshots) = self.redacted_by(state).await? else {
+            return Ok(None);
+        };
+        let header = RedactionHeader {
+            last_object: u64::MAX,
+            last_block: u64::MAX,
+            entries: 0,
+            snapshots,
+        };
+        self.create_list(&header, tx).await.map(Some)
+    }
+
+    /// Gives up what belongs to a bookmark that is destroyed.
+    async fn release_bookmark(&self, bookmark: &BookmarkPhys, tx: &Tx) -> Result<()> {
+        if bookmark.redaction_obj != 0 {
+            self.destroy_list(ObjectId(bookmark.redaction_obj), tx)
+                .await?;
+        }
         if bookmark.is_v2 {
             self.features.decr("bookmark_v2", tx).await?;
         }
@@ -438,7 +468,7 @@ impl DslPool {
             return Ok(());
         };
         for (_, bookmark) in self.stored_bookmarks(head).await? {
-            self.release_bookmark_features(&bookmark, tx).await?;
+            self.release_bookmark(&bookmark, tx).await?;
         }
         self.mos.free_object(map, tx).await?;
         self.features.decr("bookmarks", tx).await

@@ -618,10 +618,7 @@ impl DslPool {
             zap::remove(&self.mos, state.object, known.guid, tx).await?;
             state.features.borrow_mut().remove(feature);
         }
-        for feature in wanted {
-            self.activate(state, feature, tx).await?;
-        }
-        Ok(())
+        self.activate_features_of(snapshot, state, tx).await
     }
 
     /// Queues the blocks of an objset born after `min_birth` for asynchronous destruction.

@@ -377,10 +377,7 @@ impl DslPool {
             dir.origin_txg.set(o.creation_txg);
         }
         let state = self.load_dataset(object, None).await?;
-        let features = origin.features.borrow().clone();
-        for feature in features {
-            self.activate(&state, feature, tx).await?;
-        }
+        self.activate_features_of(origin, &state, tx).await?;
         Ok(state)
     }
 

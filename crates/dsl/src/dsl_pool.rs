@@ -21,6 +21,7 @@ use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::file_owner::owner_of;
 use crate::key_ring::KeyRing;
+use crate::lists_in_use::ListsInUse;
 use crate::loaded::Loaded;
 use crate::namecheck::{NameParts, split};
 use crate::object_directory;
@@ -63,6 +64,7 @@ pub(crate) struct DslPool {
     pub(crate) keys: KeyRing,
     pub(crate) sync: SyncState<Self>,
     pub(crate) async_destroy: AsyncDestroy,
+    pub(crate) lists_in_use: ListsInUse,
     /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
     livelist_blocks_max: Cell<u64>,
 }
@@ -133,6 +135,7 @@ impl DslPool {
             keys: KeyRing::default(),
             sync: SyncState::new(sync_bplist),
             async_destroy: AsyncDestroy::new(free_bpobj),
+            lists_in_use: ListsInUse::default(),
             livelist_blocks_max: Cell::new(LIVELIST_BLOCKS_MAX),
         })
     }

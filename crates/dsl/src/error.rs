@@ -301,6 +301,9 @@ pub enum DslError {
     /// A key is not changed.
     #[error("{0}")]
     KeyChange(#[from] KeyChangeError),
+    /// A redaction, or a stream with redaction, is not made or received.
+    #[error("{0}")]
+    Redaction(#[from] RedactionError),
     /// A key could not be used.
     #[error("{0}")]
     Crypt(#[from] codec::crypt::CryptError),
@@ -360,6 +363,38 @@ pub enum KeyChangeError {
     /// The key to inherit is not loaded.
     #[error("Parent key must be loaded.")]
     ParentNotLoaded,
+}
+
+/// Why a redaction is not made, or a stream with redaction not sent or received, in OpenZFS's words where it has some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RedactionError {
+    /// The pool has not the feature.
+    #[error("redaction bookmarks feature not enabled")]
+    NotEnabled,
+    /// More redaction snapshots than a list can name.
+    #[error("too many redaction snapshots specified")]
+    TooManySnapshots,
+    /// A redaction snapshot does not come from the snapshot that is redacted, or one of both is no snapshot.
+    #[error("redaction snapshot must be descendent of snapshot being redacted")]
+    NotDescendant,
+    /// One of the snapshots was received redacted itself.
+    #[error("attempted to redact redacted dataset or with respect to redacted dataset")]
+    AlreadyRedacted,
+    /// An interrupted redaction was of other redaction snapshots.
+    #[error("attempted to resume redaction  with a mismatched redaction list")]
+    OtherSnapshots,
+    /// A bookmark without a redaction list.
+    #[error("not a redaction bookmark")]
+    NotRedactionBookmark,
+    /// The list of a bookmark does not tell of all blocks: it was interrupted.
+    #[error("incomplete redaction bookmark provided")]
+    Incomplete,
+    /// The bookmark is of another snapshot than the one that is sent.
+    #[error("the redaction bookmark was not made of this snapshot")]
+    OtherSnapshot,
+    /// A stream that would leave blocks of a redacted dataset missing that it takes for present.
+    #[error("stream is not compatible with the redaction of the dataset")]
+    Incompatible,
 }
 
 fn refused_text(refused: &[(String, DslError)]) -> String {

@@ -97,7 +97,7 @@ const IN_OBJECTS: [Property; 6] = [
 pub(crate) struct ListedDataset {
     pub(crate) info: DatasetInfo,
     dir: Rc<DslDir>,
-    /// The properties of a snapshot, 0 if it has none.
+    /// The properties of a snapshot, or the redaction list of a bookmark; 0 if it has none.
     props: u64,
 }
 
@@ -266,7 +266,7 @@ impl DslPool {
             found.push(ListedDataset {
                 info,
                 dir: dir.clone(),
-                props: 0,
+                props: BookmarkPhys::decode(&words).redaction_obj,
             });
         }
         Ok(())
@@ -287,15 +287,15 @@ impl DslPool {
             let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
             let head = ObjectId(dir.phys().head_dataset_obj);
             let map = self.bookmarks_of(head).await?.ok_or_else(missing)?;
-            let info = match zap::lookup(&self.mos, map, bookmark).await? {
-                Some(ZapValue::U64(words)) => self.bookmark_info(&dir, bookmark, &words).await?,
+            let words = match zap::lookup(&self.mos, map, bookmark).await? {
+                Some(ZapValue::U64(words)) => words,
                 Some(_) => return Err(DslError::corrupt("bookmarks", map)),
                 None => return Err(missing()),
             };
             return Ok(ListedDataset {
-                info,
+                info: self.bookmark_info(&dir, bookmark, &words).await?,
                 dir,
-                props: 0,
+                props: BookmarkPhys::decode(&words).redaction_obj,
             });
         }
         let found = self.find(name).await?;
@@ -639,8 +639,19 @@ impl DslPool {
     ) -> Result<DatasetProperties> {
         let ListedDataset { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
+            let mut properties = bookmark_properties(&info);
+            if props != 0 {
+                let list = self.list_header(ObjectId(props)).await?;
+                properties.push(PropertyEntry {
+                    name: Property::RedactSnaps.name().into(),
+                    property: Some(Property::RedactSnaps),
+                    value: Value::Text(guids_text(&list.snapshots)),
+                    source: Source::None,
+                    received: None,
+                });
+            }
             return Ok(DatasetProperties {
-                properties: bookmark_properties(&info),
+                properties,
                 info,
                 set_aside: Vec::new(),
             });
@@ -851,9 +862,15 @@ impl DslPool {
             | Property::UserAccounting
             | Property::KeyGuid
             | Property::RemapTxg
-            | Property::IvsetGuid
-            | Property::Redacted
-            | Property::RedactSnaps => None,
+            | Property::IvsetGuid => None,
+            Property::Redacted => {
+                let snapshots = self.stored_redaction(info.object).await?;
+                number(u64::from(snapshots.is_some()))
+            }
+            Property::RedactSnaps => {
+                let snapshots = self.stored_redaction(info.object).await?;
+                snapshots.and_then(|guids| text(guids_text(&guids)))
+            }
             Property::ReceiveResumeToken => self.resume_token(dir).await?.and_then(text),
             Property::EncryptionRoot | Property::KeyStatus => {
                 self.encryption_property(property, dir).await?
@@ -917,6 +934,16 @@ fn order(a: &DatasetInfo, b: &DatasetInfo) -> std::cmp::Ordering {
         .cmp(&rank(b))
         .then_with(|| a.create_txg.cmp(&b.create_txg))
         .then_with(|| a.name.cmp(&b.name))
+}
+
+/// Redaction snapshots as OpenZFS shows them.
+// OpenZFS: lib/libzfs/libzfs_dataset.c, get_rsnaps_string
+fn guids_text(guids: &[u64]) -> String {
+    if guids.is_empty() {
+        return "none".to_owned();
+    }
+    let guids = guids.iter().map(u64::to_string);
+    guids.collect::<Vec<_>>().join(",")
 }
 
 fn bookmark_properties(info: &DatasetInfo) -> Vec<PropertyEntry> {

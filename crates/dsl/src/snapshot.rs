@@ -229,10 +229,7 @@ impl DslPool {
         mos.set_bonus(object, ObjectType::DSL_DATASET, &phys, tx)
             .await?;
         let state = self.load_dataset(object, Some(short.to_owned())).await?;
-        let features = head.features.borrow().clone();
-        for feature in features {
-            self.activate(&state, feature, tx).await?;
-        }
+        self.activate_features_of(&head, &state, tx).await?;
         self.name_ivset(&dir, object, tx).await?;
         let prev = head.prev.borrow().clone();
         if let Some(prev) = prev {

@@ -1,6 +1,6 @@
 //! Why a request about a pool or a dataset failed.
 
-use dsl::DslError;
+use dsl::{DslError, RedactionError};
 use pool::PoolError;
 use zpl::FsError;
 
@@ -100,6 +100,9 @@ pub enum EngineError {
     /// The host could not give a thread or a driver.
     #[error("cannot start: {0}")]
     NoThread(String),
+    /// A redaction was not made, or a stream with redaction not sent.
+    #[error("{0}")]
+    Redaction(#[from] RedactionError),
     /// Another failure among the datasets; the text is OpenZFS's, where it has one.
     #[error("{0}")]
     Dataset(String),
@@ -141,6 +144,7 @@ impl From<DslError> for EngineError {
             DslError::WrongKind { name } => Self::WrongKind(name),
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
             DslError::Property(error) => Self::Property(error),
+            DslError::Redaction(error) => Self::Redaction(error),
             _ => Self::Dataset(text),
         }
     }

@@ -39,6 +39,7 @@ pub use control_dir::{Found, Searched};
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
+pub use dsl::RedactionError;
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use file_target::{

@@ -21,6 +21,8 @@ pub struct SendRequest {
     pub options: SendOptions,
     /// Where an interrupted stream goes on.
     pub resume: Option<SendResume>,
+    /// Name, without the dataset's, of the redaction bookmark of the snapshot whose blocks are left out.
+    pub redact: Option<String>,
 }
 
 /// A stream under way. The snapshot cannot be destroyed until the stream ends or this is dropped.
@@ -90,7 +92,7 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`] for the snapshot or what it counts from; [`EngineError::WrongKind`];
-    /// [`EngineError::NotEarlier`]; [`EngineError::Permission`].
+    /// [`EngineError::NotEarlier`]; [`EngineError::Redaction`]; [`EngineError::Permission`].
     pub fn send(&self, request: SendRequest) -> Request<'_, Result<SendStream, EngineError>> {
         Box::pin(async move {
             let (chunks, stream) = mailbox(CHUNKS_MAX);
@@ -102,6 +104,7 @@ impl PoolHandle {
                         request.from.as_deref(),
                         request.options,
                         request.resume,
+                        request.redact.as_deref(),
                     )
                     .await?;
                 let task = async move {
@@ -143,6 +146,7 @@ impl PoolHandle {
                         request.from.as_deref(),
                         options,
                         request.resume,
+                        request.redact.as_deref(),
                     )
                     .await?;
                 Ok(sender.size().await?)

@@ -438,7 +438,7 @@ impl Planner<'_> {
                 snapshot: full.clone(),
                 from: counted,
                 options: request.options,
-                resume: None,
+                ..SendRequest::default()
             });
             before = Some(full);
         }

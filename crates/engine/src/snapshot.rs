@@ -374,6 +374,31 @@ impl PoolHandle {
         })
     }
 
+    /// Makes a redaction bookmark of a snapshot: the list of its blocks that all `redaction_snapshots`, which descend from it, have
+    /// changed. `bookmark` is its name without the dataset's. One that was interrupted goes on. The whole list is on disk when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`EngineError::Redaction`]; [`EngineError::DatasetNotFound`]; [`EngineError::DatasetExists`]; [`EngineError::KeyNotLoaded`]; the
+    /// pool is read-only or lacks the feature; of reading.
+    pub fn redact<'a>(
+        &'a self,
+        snapshot: &'a str,
+        bookmark: &'a str,
+        redaction_snapshots: &'a [String],
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let (snapshot, bookmark) = (snapshot.to_owned(), bookmark.to_owned());
+            let by = redaction_snapshots.to_vec();
+            self.run_as_root(move |context| async move {
+                context.writable()?;
+                let hierarchy = context.pool.hierarchy();
+                Ok(hierarchy.redact(&snapshot, &bookmark, &by).await?)
+            })
+            .await
+        })
+    }
+
     /// Destroys bookmarks; names that do not exist are passed over.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ async fn stream(pool: &PoolHandle, snapshot: &str, from: Option<&str>, letters: 
             raw: letters.contains('w'),
             ..SendOptions::default()
         },
-        resume: None,
+        ..SendRequest::default()
     };
     let mut sending = pool.send(request).await.expect("sends");
     let mut bytes = Vec::new();

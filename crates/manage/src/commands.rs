@@ -103,7 +103,7 @@ pub const RULES: &[Rule] = {
             OPERATOR,
             Changes,
             Refused,
-            &["load-key", "unload-key"],
+            &["load-key", "redact", "unload-key"],
         ),
         rule("zfs", OWNER, Changes, Refused, &["change-key", "upgrade"]),
         rule("zfs", None, Changes, Refused, &["key", "receive", "recv"]),
@@ -115,7 +115,6 @@ pub const RULES: &[Rule] = {
             &[
                 "program",
                 "project",
-                "redact",
                 "rotate-key",
                 "send",
                 "umount",

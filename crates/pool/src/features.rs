@@ -52,6 +52,8 @@ const DEFAULT: &[&str] = &[
     "device_rebuild",
     "bookmark_v2",
     "encryption",
+    "redaction_bookmarks",
+    "redacted_datasets",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -95,6 +97,9 @@ const FULL: &[&str] = &[
     "device_removal",
     "obsolete_counts",
     "encryption",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "redaction_list_spill",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.
@@ -294,7 +299,7 @@ mod tests {
             only.iter().map(|f| f.name).collect::<Vec<_>>(),
             ["enabled_txg", "hole_birth"]
         );
-        assert!(of_new_pool(FeatureBase::None, &on("redaction_bookmarks")).is_err());
+        assert!(of_new_pool(FeatureBase::None, &on("raidz_expansion")).is_err());
         assert!(of_new_pool(FeatureBase::None, &on("nonsense")).is_err());
         let off = of_new_pool(FeatureBase::Implemented, &[("edonr".into(), false)]).unwrap();
         assert!(off.iter().all(|f| f.name != "edonr"));

@@ -88,7 +88,7 @@ impl DatasetAdmin {
             snapshot: snapshot.to_owned(),
             from: from.map(str::to_owned),
             options,
-            resume: None,
+            ..SendRequest::default()
         };
         // Only what comes on top of something stays hidden when it is interrupted.
         let parts = if from.is_some() && self.rng.coin() {

@@ -5,6 +5,8 @@
 mod finish;
 mod heal;
 mod incoming;
+mod list_reader;
+mod ranges;
 mod raw;
 mod raw_head;
 mod raw_records;

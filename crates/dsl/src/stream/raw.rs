@@ -13,7 +13,7 @@ use ondisk::stream::CryptParams;
 use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType};
 
 use super::NvList;
-use super::send_source::SendSource;
+use super::send_source::{SendRedaction, SendSource};
 use crate::dataset::Dataset;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
@@ -73,6 +73,7 @@ impl DslPool {
             objset,
             keys: Some(keys),
             saved: None,
+            redaction: SendRedaction::default(),
         })
     }
 

@@ -22,7 +22,7 @@ use ondisk::{
 use runtime::{IoBuf, JoinHandle};
 use zio::{Bookmark, IoClass, ReadProps, ZioError};
 
-use super::NvList;
+use super::ranges::{CHANGED, Fronts, RangeContent, RedactionLists, SendRange, take_next};
 use super::send_source::SendSource;
 use super::writer::StreamWriter;
 use crate::dataset::Dataset;
@@ -104,6 +104,7 @@ enum Planned {
         spill: Option<(BlockPointer, Option<Reading>)>,
     },
     Hole(ObjectExtent),
+    Redacted(ObjectExtent),
     FreeObjects {
         first: u64,
         count: u64,
@@ -126,12 +127,28 @@ enum Planned {
     },
 }
 
-/// The object whose blocks the traversal visits.
+/// The object whose blocks are planned.
 #[derive(Clone, Copy, Default)]
 struct Current {
     object_type: ObjectType,
     block_size: u64,
+}
+
+/// Blocks of an object that are brought whether they changed or not, from `block` on.
+#[derive(Clone, Copy)]
+struct Restoring {
+    object: u64,
+    object_type: ObjectType,
+    block_size: u64,
+    block: u64,
+    end: u64,
+}
+
+/// Shape of the object whose blocks the traversal visits.
+#[derive(Clone, Copy, Default)]
+struct VisitedShape {
     indirect_shift: u32,
+    is_metadata: bool,
     max_block_id: u64,
 }
 
@@ -142,6 +159,10 @@ pub struct Sender {
     services: Services,
     objset: u64,
     traversal: Traversal,
+    contents: Objset,
+    /// Redaction lists that say what is left out and what is brought after all, with the ranges at hand.
+    lists: Option<(RedactionLists, Fronts)>,
+    restoring: Option<Restoring>,
     options: SendOptions,
     features: u64,
     to_guid: u64,
@@ -153,6 +174,7 @@ pub struct Sender {
     table_shift: u32,
     /// Of a raw stream: the block of dnodes that the traversal visits, and its number.
     table: Option<(u64, IoBuf)>,
+    visited: VisitedShape,
     current: Current,
     ahead: VecDeque<Planned>,
     ahead_bytes: u64,
@@ -220,9 +242,14 @@ impl Sender {
             objset,
             keys,
             saved,
+            redaction,
         } = source;
         let mut features = features(&snapshot, &objset, options).await?;
-        let (mut list, mut first) = (NvList::new(), None);
+        let (mut list, mut first) = (redaction.begin_list(), None);
+        if redaction.is_redacted() {
+            features |= stream_feature::REDACTED;
+        }
+        let mut lists = redaction.lists();
         if let Some(SendResume { object, offset }) = resume {
             features |= stream_feature::RESUMING;
             list = list
@@ -231,6 +258,9 @@ impl Sender {
             let info = objset.object_info(ObjectId(object)).await?;
             let block = offset / u64::from(info.block_size.max(1));
             first = Some((ObjectId(object), block));
+            if let Some(lists) = &mut lists {
+                lists.skip_to((object, block));
+            }
         }
         if let Some(keys) = keys {
             features |= stream_feature::RAW;
@@ -239,6 +269,18 @@ impl Sender {
         let list = (!list.is_empty()).then(|| list.encode_native());
         let list = list.unwrap_or_default();
         let services = objset.services().clone();
+        let mut fronts = Fronts::default();
+        let lists = match lists {
+            Some(mut lists) => {
+                for (source, front) in fronts.iter_mut().enumerate() {
+                    if source != CHANGED {
+                        *front = lists.next(source).await?;
+                    }
+                }
+                Some((lists, fronts))
+            }
+            None => None,
+        };
         let from_txg = from.map_or(Txg(0), |from| from.creation_txg);
         let visit = TraverseOptions {
             objset_id: objset.id(),
@@ -262,6 +304,9 @@ impl Sender {
             objset: objset.id(),
             traversal: Traversal::new(&services, objset.root(), visit),
             services,
+            contents: objset,
+            lists,
+            restoring: None,
             options,
             features,
             to_guid,
@@ -270,6 +315,7 @@ impl Sender {
             objects_max: 0,
             table_shift: 0,
             table: None,
+            visited: VisitedShape::default(),
             current: Current::default(),
             ahead: VecDeque::new(),
             ahead_bytes: 0,
@@ -321,82 +367,236 @@ impl Sender {
             && self.ahead_bytes < READ_AHEAD_BYTES
             && self.ahead.len() < READ_AHEAD_RECORDS
         {
-            match self.traversal.next().await? {
-                Some(item) => {
-                    if self.has(stream_feature::RAW) {
-                        self.plan_raw(&item).await?;
-                    }
-                    self.plan(item)?;
-                }
+            if self.restoring.is_some() {
+                self.restore_next().await?;
+                continue;
+            }
+            match self.next_range().await? {
+                Some(range) => self.plan(range).await?,
                 None => self.visited_all = true,
             }
         }
         Ok(())
     }
 
-    fn plan(&mut self, item: TraverseItem) -> Result<()> {
+    /// The next range of the stream: of what changed, with the redaction lists laid over it.
+    async fn next_range(&mut self) -> Result<Option<SendRange>> {
+        let Some((mut lists, mut fronts)) = self.lists.take() else {
+            return self.next_changed().await;
+        };
+        let mut next = None;
+        while next.is_none() {
+            for (source, front) in fronts.iter_mut().enumerate() {
+                if front.is_none() {
+                    *front = if source == CHANGED {
+                        self.next_changed().await?
+                    } else {
+                        lists.next(source).await?
+                    };
+                }
+            }
+            if fronts.iter().all(Option::is_none) {
+                break;
+            }
+            next = take_next(&mut fronts);
+        }
+        self.lists = Some((lists, fronts));
+        Ok(next)
+    }
+
+    /// The next range of what changed.
+    async fn next_changed(&mut self) -> Result<Option<SendRange>> {
+        while let Some(item) = self.traversal.next().await? {
+            let range = if self.has(stream_feature::RAW) && is_table_block(&item) {
+                self.keep_table(&item).await?;
+                Some(SendRange {
+                    object: 0,
+                    first: item.block,
+                    end: item.block.saturating_add(1),
+                    content: RangeContent::Table(item.bp),
+                })
+            } else {
+                self.range_of(item)?
+            };
+            if range.is_some() {
+                return Ok(range);
+            }
+        }
+        Ok(None)
+    }
+
+    fn range_of(&mut self, item: TraverseItem) -> Result<Option<SendRange>> {
         let object = item.object.0;
         if object >= ACCOUNTING {
-            return Ok(());
+            return Ok(None);
         }
         if let Some(dnode) = item.dnode {
-            self.plan_dnode(object, dnode);
-            return Ok(());
+            return Ok(self.visit_dnode(object, dnode));
         }
+        let one = |block: u64, content| SendRange {
+            object,
+            first: block,
+            end: block.saturating_add(1),
+            content,
+        };
         if item.level == TraverseItem::SPILL {
-            let reading = if self.is_sent_embedded(&item.bp) {
-                None
-            } else {
-                self.read(object, &item.bp, SPILL_BLOCK)
-            };
-            self.ahead.push_back(Planned::Spill {
-                object,
-                bp: item.bp,
-                reading,
-            });
-            return Ok(());
+            return Ok(Some(one(SPILL_BLOCK, RangeContent::Spill(item.bp))));
         }
         let Ok(level) = u32::try_from(item.level) else {
-            return Ok(());
+            return Ok(None);
         };
         if item.bp.is_hole() {
-            self.plan_hole(object, level, item.block);
-            return Ok(());
+            return Ok(self.hole(object, level, item.block));
         }
         if level > 0 || object == 0 {
-            return Ok(());
+            return Ok(None);
         }
         if item.bp.is_redacted() {
-            return Err(DslError::Unsupported {
-                what: "sending a redacted dataset",
-            });
+            let block_bytes = item.bp.lsize();
+            let content = RangeContent::Redacted { block_bytes };
+            return Ok(Some(one(item.block, content)));
         }
-        let Some(offset) = item.block.checked_mul(self.current.block_size) else {
-            return Err(DslError::corrupt("block numbers", item.object));
+        Ok(Some(one(item.block, RangeContent::Block(item.bp))))
+    }
+
+    async fn plan(&mut self, range: SendRange) -> Result<()> {
+        let SendRange {
+            object,
+            first,
+            end,
+            content,
+        } = range;
+        match content {
+            RangeContent::Table(bp) => self.ahead.push_back(Planned::ObjectRange {
+                first: first.saturating_mul(TABLE_BLOCK >> DNODE_SHIFT),
+                bp,
+            }),
+            RangeContent::Dnode { dnode, raw_bonus } => self.plan_dnode(object, dnode, raw_bonus),
+            RangeContent::Hole => self.plan_hole(object, first, end),
+            RangeContent::Block(bp) => {
+                let Current {
+                    object_type,
+                    block_size,
+                } = self.current;
+                self.plan_block((object, object_type, block_size), first, bp)?;
+            }
+            RangeContent::Spill(bp) => {
+                let reading = if self.is_sent_embedded(&bp) {
+                    None
+                } else {
+                    self.read(object, &bp, SPILL_BLOCK)
+                };
+                self.ahead.push_back(Planned::Spill {
+                    object,
+                    bp,
+                    reading,
+                });
+            }
+            RangeContent::Redacted { block_bytes } => {
+                let extent = self.extent(object, first, end, block_bytes)?;
+                self.ahead.push_back(Planned::Redacted(extent));
+            }
+            RangeContent::Restored => self.begin_restoring(object, first, end).await?,
+        }
+        Ok(())
+    }
+
+    fn extent(&self, object: u64, first: u64, end: u64, block_bytes: u64) -> Result<ObjectExtent> {
+        let corrupt = || DslError::corrupt("block numbers", ObjectId(object));
+        let offset = first.checked_mul(block_bytes).ok_or_else(corrupt)?;
+        let length = (end - first).checked_mul(block_bytes).ok_or_else(corrupt)?;
+        offset.checked_add(length).ok_or_else(corrupt)?;
+        Ok(ObjectExtent {
+            object,
+            offset,
+            length,
+            to_guid: self.to_guid,
+        })
+    }
+
+    fn plan_block(
+        &mut self,
+        (object, object_type, block_size): (u64, ObjectType, u64),
+        block: u64,
+        bp: BlockPointer,
+    ) -> Result<()> {
+        let Some(offset) = block.checked_mul(block_size) else {
+            return Err(DslError::corrupt("block numbers", ObjectId(object)));
         };
-        if item.bp.lsize() != self.current.block_size {
-            return Err(DslError::corrupt("block sizes", item.object));
+        if bp.lsize() != block_size {
+            return Err(DslError::corrupt("block sizes", ObjectId(object)));
         }
-        let embedded = self.is_sent_embedded(&item.bp);
-        let reading = if embedded {
+        let reading = if self.is_sent_embedded(&bp) {
             None
         } else {
-            self.read(object, &item.bp, item.block)
+            self.read(object, &bp, block)
         };
         self.ahead.push_back(Planned::Block {
             object,
-            object_type: self.current.object_type,
+            object_type,
             offset,
-            bp: item.bp,
+            bp,
             reading,
         });
         Ok(())
     }
 
-    fn plan_dnode(&mut self, object: u64, dnode: Box<DnodePhys>) {
+    /// Blocks that an earlier stream left out: what the snapshot has of them is brought. Of an object that it has no longer, nothing is.
+    async fn begin_restoring(&mut self, object: u64, first: u64, end: u64) -> Result<()> {
+        match self.contents.object_info(ObjectId(object)).await {
+            Ok(info) if !info.object_type.is_metadata() => {
+                self.restoring = Some(Restoring {
+                    object,
+                    object_type: info.object_type,
+                    block_size: u64::from(info.block_size),
+                    block: first,
+                    end: end.min(info.max_block_id.saturating_add(1)),
+                });
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Plans the next block of those that are restored, with the hole before it.
+    async fn restore_next(&mut self) -> Result<()> {
+        let Some(now) = self.restoring.take().filter(|now| now.block < now.end) else {
+            return Ok(());
+        };
+        let object = ObjectId(now.object);
+        let corrupt = || DslError::corrupt("block numbers", object);
+        let offset = now.block.checked_mul(now.block_size).ok_or_else(corrupt)?;
+        let data = self.contents.next_data(object, offset).await?;
+        let data = data.map_or(now.end, |data| (data / now.block_size).min(now.end));
+        if data > now.block {
+            let extent = self.extent(now.object, now.block, data, now.block_size)?;
+            self.ahead.push_back(Planned::Hole(extent));
+        }
+        if data < now.end {
+            let at = data.checked_mul(now.block_size).ok_or_else(corrupt)?;
+            let (bp, ..) = self.contents.stored_block(object, at).await?;
+            let of = (now.object, now.object_type, now.block_size);
+            if bp.is_redacted() {
+                let extent = self.extent(now.object, data, data + 1, now.block_size)?;
+                self.ahead.push_back(Planned::Redacted(extent));
+            } else {
+                self.plan_block(of, data, bp)?;
+            }
+        }
+        self.restoring = Some(Restoring {
+            block: data.saturating_add(1),
+            ..now
+        });
+        Ok(())
+    }
+
+    /// Remembers the shape of the object that is visited.
+    fn visit_dnode(&mut self, object: u64, dnode: Box<DnodePhys>) -> Option<SendRange> {
         // The table's own dnode comes as object 0, and so does the slot of that number, which is never used.
         if object == 0 && dnode.is_free() {
-            return;
+            return None;
         }
         if object == 0 {
             self.table_shift = dnode.pointers_shift();
@@ -404,13 +604,26 @@ impl Sender {
                 .max_block_id
                 .saturating_add(1)
                 .saturating_mul(TABLE_BLOCK >> DNODE_SHIFT);
-            return;
+            return None;
         }
+        self.visited = VisitedShape {
+            indirect_shift: dnode.pointers_shift(),
+            is_metadata: dnode.object_type.is_metadata(),
+            max_block_id: dnode.max_block_id,
+        };
+        let raw_bonus = self.raw_bonus(object, &dnode);
+        Some(SendRange {
+            object,
+            first: 0,
+            end: 0,
+            content: RangeContent::Dnode { dnode, raw_bonus },
+        })
+    }
+
+    fn plan_dnode(&mut self, object: u64, dnode: Box<DnodePhys>, raw_bonus: Option<IoBuf>) {
         self.current = Current {
             object_type: dnode.object_type,
             block_size: u64::from(dnode.data_block_sectors) << DNODE_SHIFT,
-            indirect_shift: dnode.pointers_shift(),
-            max_block_id: dnode.max_block_id,
         };
         let old = dnode.spill.filter(|bp| bp.birth() <= self.from_txg);
         let spill = old.map(|bp| {
@@ -420,7 +633,6 @@ impl Sender {
                 (bp, self.read(object, &bp, SPILL_BLOCK))
             }
         });
-        let raw_bonus = self.raw_bonus(object, &dnode);
         self.ahead.push_back(Planned::Dnode {
             object,
             dnode,
@@ -430,36 +642,38 @@ impl Sender {
     }
 
     /// A hole of any level; those beyond what the object ever had are not sent.
-    fn plan_hole(&mut self, object: u64, level: u32, block: u64) {
+    fn hole(&self, object: u64, level: u32, block: u64) -> Option<SendRange> {
         let fan_shift = if object == 0 {
             self.table_shift
         } else {
-            self.current.indirect_shift
+            self.visited.indirect_shift
         };
-        let shift = fan_shift.saturating_mul(level);
-        let Some(span) = 1_u64.checked_shl(shift) else {
-            return;
-        };
-        let Some(start) = span.checked_mul(block) else {
-            return;
-        };
+        let span = 1_u64.checked_shl(fan_shift.saturating_mul(level))?;
+        let first = span.checked_mul(block)?;
+        if object != 0 && !self.visited.is_metadata && first > self.visited.max_block_id {
+            return None;
+        }
+        Some(SendRange {
+            object,
+            first,
+            end: first.saturating_add(span),
+            content: RangeContent::Hole,
+        })
+    }
+
+    fn plan_hole(&mut self, object: u64, first: u64, end: u64) {
         if object == 0 {
             let slots = TABLE_BLOCK >> DNODE_SHIFT;
             self.ahead.push_back(Planned::FreeObjects {
-                first: start.saturating_mul(slots),
-                count: span.saturating_mul(slots),
+                first: first.saturating_mul(slots),
+                count: (end - first).saturating_mul(slots),
             });
             return;
         }
-        if !self.current.object_type.is_metadata() && start > self.current.max_block_id {
-            return;
-        }
-        let Some(offset) = start.checked_mul(self.current.block_size) else {
+        let Some(offset) = first.checked_mul(self.current.block_size) else {
             return;
         };
-        let end = start
-            .checked_add(span)
-            .and_then(|end| end.checked_mul(self.current.block_size));
+        let end = end.checked_mul(self.current.block_size);
         let length = end.map_or(u64::MAX, |end| end) - offset;
         self.ahead.push_back(Planned::Hole(ObjectExtent {
             object,
@@ -469,11 +683,8 @@ impl Sender {
         }));
     }
 
-    /// Before the dnodes of a block of an encrypted table comes what opens them.
-    async fn plan_raw(&mut self, item: &TraverseItem) -> Result<()> {
-        if item.object.0 != 0 || item.level != 0 || item.bp.is_hole() || item.dnode.is_some() {
-            return Ok(());
-        }
+    /// Keeps a block of an encrypted table of dnodes: before its dnodes comes what opens them.
+    async fn keep_table(&mut self, item: &TraverseItem) -> Result<()> {
         let props = ReadProps {
             class: IoClass::SyncRead,
             bookmark: Bookmark {
@@ -496,10 +707,6 @@ impl Sender {
             source: std::sync::Arc::new(source),
         })?;
         self.table = Some((item.block, bytes));
-        self.ahead.push_back(Planned::ObjectRange {
-            first: item.block.saturating_mul(TABLE_BLOCK >> DNODE_SHIFT),
-            bp: item.bp,
-        });
         Ok(())
     }
 
@@ -604,6 +811,7 @@ impl Sender {
                 }
             }
             Planned::Hole(extent) => self.writer.free(extent),
+            Planned::Redacted(extent) => self.writer.redact(extent),
             Planned::FreeObjects { first, count } => self.free_objects(first, count),
             Planned::ObjectRange { first, bp } => {
                 let record = ObjectRange {
@@ -845,6 +1053,11 @@ impl Sender {
         let bytes = payload.map(|whole| &whole.bytes[..]);
         self.put(&StreamRecord::Write(record), bytes);
     }
+}
+
+/// Whether the traversal visits a block of the table of dnodes.
+fn is_table_block(item: &TraverseItem) -> bool {
+    item.object.0 == 0 && item.level == 0 && !item.bp.is_hole() && item.dnode.is_none()
 }
 
 fn to_usize(bytes: u64) -> usize {

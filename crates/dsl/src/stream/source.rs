@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
+use super::list_reader::ListReader;
 use super::send::{SendFrom, SendOptions, SendResume, Sender};
-use super::send_source::SendSource;
+use super::send_source::{SendRedaction, SendSource};
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
-use crate::error::{DslError, Result};
+use crate::error::{DslError, RedactionError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck::split;
 use crate::types::SavedReceive;
@@ -17,7 +18,8 @@ use crate::types::SavedReceive;
 impl Hierarchy {
     /// Begins the stream of a snapshot: as a whole, or from an earlier snapshot or bookmark of its dataset or of one it is a clone
     /// of. With `resume`, what comes before that place is left out. The snapshot cannot be destroyed until the sender is dropped.
-    /// With the option `saved` it is a file system or volume: what an interrupted receive into it left is sent.
+    /// With the option `saved` it is a file system or volume: what an interrupted receive into it left is sent. `redact` is the name,
+    /// without the dataset's, of a redaction bookmark of the snapshot: the blocks it lists are left out.
     ///
     /// # Errors
     /// `NotFound`; `WrongKind` for what is no snapshot; `NotResumable` where no receive left anything, `Busy` while one goes on;
@@ -29,6 +31,7 @@ impl Hierarchy {
         from: Option<&str>,
         options: SendOptions,
         resume: Option<SendResume>,
+        redact: Option<&str>,
     ) -> Result<Sender> {
         let (source, from) = {
             let pool = self.pool();
@@ -50,9 +53,17 @@ impl Hierarchy {
             } else {
                 pool.open_dataset(found).await?
             };
+            let mut redaction = SendRedaction {
+                received_by: pool.redacted_by(dataset.state()).await?,
+                ..SendRedaction::default()
+            };
+            if let Some(bookmark) = redact {
+                let list = pool.list_of_snapshot(&dataset, snapshot, bookmark).await?;
+                redaction.list = Some(list);
+            }
             let from = match from {
                 Some(from) => {
-                    let mut counted = pool.send_from(&dataset, from).await?;
+                    let mut counted = pool.send_from(&dataset, from, &mut redaction).await?;
                     if saved.is_some() {
                         // The part lies in a hidden clone; the whole will not be one.
                         counted.is_clone = split(from).head != snapshot;
@@ -70,9 +81,10 @@ impl Hierarchy {
                     snapshot: dataset,
                     keys: None,
                     saved: None,
+                    redaction: SendRedaction::default(),
                 }
             };
-            source.saved = saved;
+            (source.saved, source.redaction) = (saved, redaction);
             (source, from)
         };
         Sender::new(source, from, options, resume).await
@@ -89,7 +101,35 @@ impl DslPool {
         Ok((found, saved))
     }
 
-    async fn send_from(self: &Rc<Self>, to: &Dataset, from: &str) -> Result<SendFrom> {
+    /// The list of a redaction bookmark of a snapshot.
+    async fn list_of_snapshot(
+        self: &Rc<Self>,
+        dataset: &Dataset,
+        snapshot: &str,
+        bookmark: &str,
+    ) -> Result<ListReader> {
+        let head = dataset.head_object();
+        let all = self.stored_bookmarks(head).await?;
+        let found = all.into_iter().find(|(known, _)| known == bookmark);
+        let Some((_, found)) = found else {
+            let name = format!("{}#{bookmark}", split(snapshot).head);
+            return Err(DslError::NotFound { name });
+        };
+        if found.redaction_obj == 0 {
+            return Err(RedactionError::NotRedactionBookmark.into());
+        }
+        if found.guid != dataset.guid().0 {
+            return Err(RedactionError::OtherSnapshot.into());
+        }
+        self.read_list(ObjectId(found.redaction_obj), (0, 0)).await
+    }
+
+    async fn send_from(
+        self: &Rc<Self>,
+        to: &Dataset,
+        from: &str,
+        redaction: &mut SendRedaction,
+    ) -> Result<SendFrom> {
         let dir = to.state().dir();
         let parts = split(from);
         let (from_dir, source) = if let Some(short) = parts.bookmark {
@@ -107,6 +147,14 @@ impl DslPool {
                 is_clone: false,
                 ivset_guid: bookmark.ivset_guid,
             };
+            if bookmark.redaction_obj != 0 {
+                let list = ObjectId(bookmark.redaction_obj);
+                redaction.from_list = Some(self.read_list(list, (0, 0)).await?);
+                // What an earlier stream of the same snapshot left out can be brought later.
+                if bookmark.guid == to.guid().0 {
+                    return Ok(source);
+                }
+            }
             (from_dir, source)
         } else {
             let found = self.find(from).await?;
@@ -114,6 +162,7 @@ impl DslPool {
                 return Err(DslError::WrongKind { name: from.into() });
             }
             let state = self.load_dataset(found.dataset, found.snapshot).await?;
+            redaction.from_received_by = self.redacted_by(&state).await?;
             let source = SendFrom {
                 guid: state.phys().guid,
                 creation_txg: Txg(state.phys().creation_txg),
@@ -134,7 +183,7 @@ impl DslPool {
 
     /// Whether what was made of a directory in `from_txg` comes before what `dir` held in `to_txg`: in the same directory, or in
     /// one that it descends from by clones.
-    async fn is_earlier(
+    pub(crate) async fn is_earlier(
         self: &Rc<Self>,
         from_dir: &Rc<DslDir>,
         from_txg: Txg,

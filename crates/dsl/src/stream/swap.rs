@@ -14,6 +14,7 @@ use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
+use crate::redacted::REDACTED;
 use crate::space::{Delta, Sizes, signed};
 
 impl DslPool {
@@ -93,6 +94,10 @@ impl DslPool {
         let of =
             |state: &DatasetState| -> BTreeSet<&'static str> { state.features.borrow().clone() };
         let (h, c) = (of(head), of(clone));
+        let redacted_by = (
+            self.redacted_by(head).await?,
+            self.redacted_by(clone).await?,
+        );
         for (state, has, gets) in [(head, &h, &c), (clone, &c, &h)] {
             for feature in has.difference(gets) {
                 let known = Feature::by_name(feature).expect("named by this crate");
@@ -100,11 +105,12 @@ impl DslPool {
                 zap::remove(&self.mos, state.object, known.guid, tx).await?;
                 state.features.borrow_mut().remove(feature);
             }
-            for feature in gets.difference(has) {
+            for feature in gets.difference(has).filter(|name| **name != REDACTED) {
                 self.activate(state, feature, tx).await?;
             }
         }
-        Ok(())
+        self.set_redacted_by(head, redacted_by.1, tx).await?;
+        self.set_redacted_by(clone, redacted_by.0, tx).await
     }
 }
 

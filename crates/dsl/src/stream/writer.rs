@@ -42,7 +42,7 @@ impl StreamSum {
 pub(super) struct StreamWriter {
     out: Vec<u8>,
     sum: StreamSum,
-    /// A FREE or FREEOBJECTS that the next record may still lengthen.
+    /// A FREE, FREEOBJECTS or REDACT that the next record may still lengthen.
     pending: Option<StreamRecord>,
 }
 
@@ -111,6 +111,19 @@ impl StreamWriter {
         } else {
             self.pending = Some(record);
         }
+    }
+
+    /// Leaves out bytes of an object.
+    pub(super) fn redact(&mut self, extent: ObjectExtent) {
+        if let Some(StreamRecord::Redact(last)) = &mut self.pending
+            && last.object == extent.object
+            && last.offset.checked_add(last.length) == Some(extent.offset)
+        {
+            last.length += extent.length;
+            return;
+        }
+        self.flush();
+        self.pending = Some(StreamRecord::Redact(extent));
     }
 
     /// Frees `count` objects.

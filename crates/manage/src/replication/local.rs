@@ -155,6 +155,7 @@ impl LocalEndpoint {
                 .map(|from| full_name(&spec.dataset, from)),
             options,
             resume,
+            redact: None,
         })
     }
 

@@ -12,6 +12,7 @@ pub(super) mod keys;
 mod list;
 mod mount;
 mod receive;
+mod redact;
 mod rotate_key;
 mod send;
 mod snapshot;
@@ -78,7 +79,7 @@ pub(crate) const TABLE: Table = &[
         entry!(keys::LOAD_KEY, keys::load_keys),
         entry!(keys::UNLOAD_KEY, keys::unload_keys),
         entry!(change_key::CHANGE_KEY, change_key::run),
-        entry!(unsupported::REDACT),
+        entry!(redact::REDACT, redact::run),
         entry!(wait::WAIT, wait::run),
         entry!(unsupported::ZONE),
         entry!(unsupported::UNZONE),

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use engine::property::DatasetKind;
 use engine::stream::{NvList, SendOptions, SendResume, package_end, unpack_token};
-use engine::{EngineError, PoolHandle, PropertyQuery, SendPackageRequest, SendPlan, SendRequest};
+use engine::{
+    DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery, SendPackageRequest,
+    SendPlan, SendRequest,
+};
 
 use super::open;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{clock, nice_bytes, nice_number};
 use crate::cli::out::Stream;
 use crate::cli::zstream::nvlist;
-use crate::cli::{Exit, Outcome, Session};
+use crate::cli::{Exit, Outcome, Session, dataset_clause};
 
 /// How often the progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -76,8 +79,8 @@ struct Options {
     progress: bool,
     parsable: bool,
     dry_run: bool,
-    /// The first option that we know and cannot do.
-    unsupported: Option<char>,
+    /// The redaction bookmark, as it was given.
+    redact: Option<String>,
 }
 
 impl Options {
@@ -93,17 +96,12 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         take(session, option, &mut options)
     })?;
     options.verbose |= options.parsable;
-    if let Some(letter) = options.unsupported {
-        return Err(session.fail(format!(
-            "zfs send -{letter}: not supported by this version of sanbox yet"
-        )));
-    }
     if !options.excluded.is_empty() && !options.recursive {
         return Err(session.fail("Cannot specify dataset exclusion (-X) on a non-recursive send."));
     }
     if let Some(token) = options.token.take() {
-        if options.from.is_some() || options.recursive || options.has_list() || options.stream.saved
-        {
+        let has_other = options.from.is_some() || options.redact.is_some() || options.recursive;
+        if has_other || options.has_list() || options.stream.saved {
             return Err(session.misuse("invalid flags combined with -t"));
         }
         if !operands.is_empty() {
@@ -118,6 +116,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     };
     if options.stream.saved {
         return saved(session, name, &options).await;
+    }
+    if options.stream.raw && options.redact.is_some() {
+        return Err(session.fail("Error: raw sends may not be redacted."));
     }
     if options.skip_missing && !options.recursive {
         return Err(
@@ -134,6 +135,11 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
         if options.recursive || options.all_between {
             return Err(session.fail("Error: Unsupported flag with filesystem or bookmark."));
         }
+        if options.redact.is_some() {
+            return Err(session.fail(format!(
+                "warning: cannot send '{name}': cannot do a redacted send to a filesystem"
+            )));
+        }
         return Err(session.fail(format!(
             "cannot send '{name}': sending what is no snapshot is not supported by this version of sanbox yet"
         )));
@@ -146,12 +152,17 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
     if let Some(from) = from.as_deref().filter(|from| from.contains('@')) {
         open(session, from, &PropertyQuery::None).await?;
     }
+    let redact = match &options.redact {
+        Some(bookmark) => Some(redacted_by(session, &pool, name, bookmark).await?),
+        None => None,
+    };
     let mut plan = SendPlan {
         streams: vec![SendRequest {
             snapshot: name.to_owned(),
             from,
             options: options.stream,
             resume: None,
+            redact,
         }],
         ..SendPlan::default()
     };
@@ -165,6 +176,66 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
         plan.head = package.head;
     }
     send(session, &pool, &plan, options).await
+}
+
+/// The short name of the redaction bookmark of a snapshot that was given with or without its dataset.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_send_one_cb_impl
+async fn redacted_by(
+    session: &Session,
+    pool: &PoolHandle,
+    name: &str,
+    bookmark: &str,
+) -> Result<String, Exit> {
+    let short = bookmark
+        .split_once('#')
+        .map_or(bookmark, |(_, short)| short);
+    let head = name.split('@').next().unwrap_or_default();
+    let full = format!("{head}#{short}");
+    let key = "redact_snaps";
+    let query = PropertyQuery::Named(vec![key.to_owned()]);
+    match pool.dataset(&full, &query).await {
+        Ok(info) if info.property(key).is_some() => Ok(short.to_owned()),
+        Ok(_) => Err(session.fail(format!(
+            "warning: cannot send '{name}': not a redaction bookmark"
+        ))),
+        Err(error) => {
+            Err(session.fail(format!("cannot open '{full}': {}", dataset_clause(&error))))
+        }
+    }
+}
+
+/// A redaction bookmark, or with `guid` a bookmark or snapshot of it, of a dataset that was redacted by the snapshots of these guids.
+async fn named_by_redaction(
+    pool: &PoolHandle,
+    dataset: &str,
+    guid: Option<u64>,
+    by: &[u64],
+) -> Option<String> {
+    let kinds = match guid {
+        Some(_) => vec![DatasetKind::Snapshot, DatasetKind::Bookmark],
+        None => vec![DatasetKind::Bookmark],
+    };
+    let filter = DatasetFilter {
+        root: dataset.to_owned(),
+        depth: Some(1),
+        kinds,
+    };
+    let key = "redact_snaps";
+    let query = PropertyQuery::Named(vec![key.to_owned()]);
+    let mut wanted: Vec<String> = by.iter().map(u64::to_string).collect();
+    wanted.sort_unstable();
+    let found = pool.datasets(&filter, &query).await.ok()?;
+    let is_wanted = |info: &DatasetInfo| {
+        let text = info
+            .property(key)
+            .and_then(|snapshots| snapshots.value.text());
+        let mut has: Vec<&str> = text.map_or_else(Vec::new, |text| text.split(',').collect());
+        has.sort_unstable();
+        let of_dataset = info.name.split(['@', '#']).next() == Some(dataset);
+        of_dataset && guid.is_none_or(|guid| info.guid == guid) && has == wanted
+    };
+    let found = found.into_iter().find(is_wanted);
+    found.map(|info| info.name)
 }
 
 fn package_request(name: &str, options: &Options) -> SendPackageRequest {
@@ -201,6 +272,9 @@ async fn send_several(
     options: &Options,
 ) -> Outcome {
     let mut request = package_request(name, options);
+    if options.redact.is_some() {
+        return Err(session.fail("Error: multiple snapshots cannot be sent redacted."));
+    }
     let head = name.split('@').next().unwrap_or_default();
     if let Some(from) = &options.from {
         if from.contains('#') {
@@ -283,24 +357,46 @@ async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
     };
     let from = match list.u64("fromguid").filter(|guid| *guid != 0) {
         None => None,
-        Some(guid) => match by_guid(&pool, dataset, guid, true).await {
-            Some(from) => Some(from),
-            None => {
-                return Err(fail(format!(
-                    "incremental source {guid:#x} no longer exists"
-                )));
+        Some(guid) => {
+            let found = match list.u64s("book_redact_snaps") {
+                Some(by) => named_by_redaction(&pool, dataset, Some(guid), by).await,
+                None => by_guid(&pool, dataset, guid, true).await,
+            };
+            match found {
+                Some(from) => Some(from),
+                None => {
+                    return Err(fail(format!(
+                        "incremental source {guid:#x} no longer exists"
+                    )));
+                }
             }
-        },
+        }
     };
-    let resume = Some(SendResume { object, offset });
-    send_rest(session, &pool, (snapshot, from, resume), &list, options).await
+    let redact = match list.u64s("redact_snaps") {
+        Some(by) => {
+            let head = snapshot.split('@').next().unwrap_or_default();
+            let found = named_by_redaction(&pool, head, None, by).await;
+            let short = found.and_then(|name| name.split_once('#').map(|(_, s)| s.to_owned()));
+            let missing = || fail("no appropriate redaction bookmark exists".to_owned());
+            Some(short.ok_or_else(missing)?)
+        }
+        None => None,
+    };
+    let request = SendRequest {
+        snapshot,
+        from,
+        resume: Some(SendResume { object, offset }),
+        redact,
+        ..SendRequest::default()
+    };
+    send_rest(session, &pool, request, &list, options).await
 }
 
 /// Sends what a token is of: with the features that the stream began with.
 async fn send_rest(
     session: &Session,
     pool: &PoolHandle,
-    (snapshot, from, resume): (String, Option<String>, Option<SendResume>),
+    request: SendRequest,
     token: &NvList,
     options: &Options,
 ) -> Outcome {
@@ -308,10 +404,8 @@ async fn send_rest(
     may_contain(token, &mut stream);
     let plan = SendPlan {
         streams: vec![SendRequest {
-            snapshot,
-            from,
             options: stream,
-            resume,
+            ..request
         }],
         ..SendPlan::default()
     };
@@ -323,7 +417,8 @@ async fn send_rest(
 async fn saved(session: &Session, name: &str, options: &Options) -> Outcome {
     let stream = options.stream;
     let has_form = stream.large_blocks || stream.embedded || stream.compressed || stream.raw;
-    if options.from.is_some() || options.recursive || options.has_list() || has_form {
+    let has_other = options.from.is_some() || options.redact.is_some() || options.recursive;
+    if has_other || options.has_list() || has_form {
         return Err(session.misuse("incompatible flags combined with saved send flag"));
     }
     if name.contains('@') {
@@ -352,14 +447,12 @@ async fn saved(session: &Session, name: &str, options: &Options) -> Outcome {
             }
         },
     };
-    send_rest(
-        session,
-        &pool,
-        (name.to_owned(), from, None),
-        &list,
-        options,
-    )
-    .await
+    let request = SendRequest {
+        snapshot: name.to_owned(),
+        from,
+        ..SendRequest::default()
+    };
+    send_rest(session, &pool, request, &list, options).await
 }
 
 fn tell_token(session: &Session, list: &NvList, options: &Options) {
@@ -429,9 +522,7 @@ fn take(session: &Session, option: SendOption, options: &mut Options) -> Outcome
             "WARNING: deduplicated send is no longer supported.  A regular,\n\
              non-deduplicated stream will be generated.\n",
         ),
-        SendOption::Redact(_) => {
-            options.unsupported.get_or_insert('d');
-        }
+        SendOption::Redact(bookmark) => options.redact = Some(bookmark),
         SendOption::Saved => options.stream.saved = true,
     }
     Ok(())

@@ -26,16 +26,6 @@ pub(super) const PROJECT: Command = Command {
     ..Command::NEW
 };
 
-/// The declaration of `zfs redact`.
-pub(super) const REDACT: Command = Command {
-    name: "redact",
-    summary: "make a bookmark for redacted send streams",
-    usage: "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n",
-    says_missing: false,
-    words: &[Word::Snapshot, Word::Text, Word::Snapshot],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs zone`.
 pub(super) const ZONE: Command = Command {
     name: "zone",

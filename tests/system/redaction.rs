@@ -1,0 +1,200 @@
+//! Redaction: `zfs redact`, streams without what it lists, and what becomes of them. OpenZFS's own code makes the same lists and streams
+//! of the same pools; `zdb` judges what is on the disks.
+
+use std::path::Path;
+
+use tests::golden::Golden;
+use tests::oracle;
+
+use crate::cli::Place;
+use crate::streams::{named, unpack};
+
+/// The list of a bookmark, as OpenZFS's code reads it: object, first block, number of blocks, bytes of a block.
+fn list(pool: &str, image: &Path, bookmark: &str) -> Vec<String> {
+    let operation = format!("redacted:{bookmark}");
+    let said = oracle::refpool_does(pool, &[image.to_owned()], &[operation]);
+    let said = said.expect("OpenZFS reads the list");
+    let is_entry = |line: &&str| line.split(' ').count() == 4 && !line.contains(':');
+    said.lines().filter(is_entry).map(str::to_owned).collect()
+}
+
+/// Lets OpenZFS's code redact a snapshot in a copy of an image, and returns its list.
+fn their_list(pool: &str, image: &Path, snapshot: &str, by: &str) -> Vec<String> {
+    let copy = image.with_extension("theirs");
+    std::fs::copy(image, &copy).expect("copy the image");
+    let redact = format!("redact:{snapshot}=theirs/{by}");
+    let said = oracle::refpool_does(pool, std::slice::from_ref(&copy), &[redact]);
+    said.expect("OpenZFS redacts");
+    let head = snapshot.split('@').next().expect("a snapshot's name");
+    let found = list(pool, &copy, &format!("{head}#theirs"));
+    std::fs::remove_file(copy).expect("remove the copy");
+    found
+}
+
+/// The golden pool: the list is the one that OpenZFS makes of it, and bookmark and list go away together.
+#[test]
+fn a_list_of_the_golden_pool_is_that_of_openzfs() {
+    if oracle::refpool().is_none() || !oracle::has_zdb() {
+        return;
+    }
+    let golden = Golden::unpack("s-send").expect("unpack the golden pool");
+    let image = golden.images()[0].clone();
+    let theirs = their_list("s-send", &image, "s-send/fs@a", "s-send/redacted@x");
+    let place = Place::new();
+    let directory = golden.directory().display();
+    let made = place.run(&format!(
+        "zpool import -d {directory} -N s-send && zfs redact s-send/fs@a book s-send/redacted@x && \
+         zfs get -Ho value redact_snaps s-send/fs#book && zfs get -Hpo value guid s-send/redacted@x && \
+         zpool get -Ho value feature@redaction_bookmarks,feature@redaction_list_spill s-send && zpool export s-send"
+    ));
+    let expect = "546568970625076615\n546568970625076615\nactive\nenabled\n";
+    assert_eq!(made, expect);
+    let ours = list("s-send", &image, "s-send/fs#book");
+    assert!(ours.len() > 70, "{ours:?}");
+    assert_eq!(ours, theirs);
+    oracle::zdb_clean(golden.directory(), "s-send").expect("zdb finds nothing wrong");
+    let gone = place.run(&format!(
+        "zpool import -d {directory} -N s-send && zfs rename s-send/fs s-send/moved && \
+         zfs get -Ho value redact_snaps s-send/moved#book && zfs destroy s-send/moved#book && \
+         zpool get -Ho value feature@redaction_bookmarks s-send; zpool export s-send"
+    ));
+    assert_eq!(gone, "546568970625076615\nenabled\n");
+    oracle::zdb_clean(golden.directory(), "s-send").expect("zdb finds nothing wrong");
+}
+
+/// The stream that OpenZFS made of the golden pool, byte for byte; and one from the bookmark, which brings what was left out.
+#[test]
+fn redacted_streams_are_those_of_openzfs() {
+    let (_directory, streams) = unpack();
+    let golden = Golden::unpack("s-send").expect("unpack the golden pool");
+    let place = Place::new();
+    let made = place.run(&format!(
+        "zpool import -d {} -N s-send && zfs redact s-send/fs@a book s-send/redacted@x && \
+         zfs send --redact book s-send/fs@a > sent; cmp sent {theirs} && zfs send -nP -d '#book' s-send/fs@a | tail -1 && stat -c %s {theirs}; \
+         zfs bookmark s-send/fs#book s-send/fs#plain; zfs get -Ho value redact_snaps s-send/fs#plain; \
+         zfs send -d plain s-send/fs@a; zfs send -d none s-send/fs@a; zfs send -d book s-send/fs@b; zfs send -d book s-send/fs; \
+         zfs send -w -d book s-send/fs@a; zfs send -R -d book s-send/fs@a",
+        golden.directory().display(),
+        theirs = named(&streams, "redacted"),
+    ));
+    let expect = "size\t6397888\n6397888\n-\n\
+        ! warning: cannot send 's-send/fs@a': not a redaction bookmark\n\
+        ! cannot open 's-send/fs#none': dataset does not exist\n\
+        ! warning: cannot send 's-send/fs@b': the redaction bookmark was not made of this snapshot\n\
+        ! warning: cannot send 's-send/fs': cannot do a redacted send to a filesystem\n\
+        ! Error: raw sends may not be redacted.\n\
+        ! Error: multiple snapshots cannot be sent redacted.\n[1]\n";
+    assert_eq!(made, expect);
+}
+
+/// What `zfs redact` refuses, in OpenZFS's words and with its exit codes.
+#[test]
+fn what_cannot_be_redacted_is_refused() {
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk other && zpool create tank $PWD/disk && zpool create -d -o feature@bookmarks=enabled old $PWD/other && \
+         for pool in tank old; do zfs create $pool/a && zfs snapshot $pool/a@1 && zfs clone $pool/a@1 $pool/c && zfs snapshot $pool/c@1 && \
+         zfs create $pool/b && zfs snapshot $pool/b@1; done",
+    );
+    assert_eq!(made, "");
+    for (arguments, expect, code) in [
+        (
+            "tank/a@none b tank/c@1",
+            "cannot open 'tank/a@none': dataset does not exist\n! provided snapshot tank/a@none does not exist",
+            2,
+        ),
+        (
+            "tank/a@1 b tank/c@2",
+            "cannot open 'tank/c@2': dataset does not exist\n! provided snapshot tank/c@2 does not exist",
+            2,
+        ),
+        (
+            "tank/a@1 b tank/b@1",
+            "redaction snapshot must be descendent of snapshot being redacted",
+            22,
+        ),
+        (
+            "tank/a@1 b tank/a@1",
+            "redaction snapshot must be descendent of snapshot being redacted",
+            22,
+        ),
+        (
+            "tank/a@1 b tank/c",
+            "redaction snapshot must be descendent of snapshot being redacted",
+            22,
+        ),
+        (
+            "tank/a@1 a#b tank/c@1",
+            "redaction bookmark name must not contain '#'",
+            22,
+        ),
+        (
+            "tank/a@1 b c@1",
+            "potentially invalid redaction snapshot; full dataset names required",
+            18,
+        ),
+        (
+            "tank/a@1 $(head -c 250 /dev/zero | tr '\\0' b) tank/c@1",
+            "provided bookmark name cannot be used, final name would be too long",
+            36,
+        ),
+        (
+            "old/a@1 b old/c@1",
+            "redaction bookmarks feature not enabled",
+            95,
+        ),
+    ] {
+        let said = place.run(&format!("zfs redact {arguments}"));
+        assert_eq!(said, format!("! {expect}\n[{code}]\n"), "{arguments}");
+    }
+    let said = place.run(
+        "zfs redact tank/a@1 b tank/c@1 && zfs redact tank/a@1 b tank/c@1; zfs bookmark tank/a@1 tank/a#p; \
+         zfs redact tank/a@1 p tank/c@1",
+    );
+    let expect = "! specified redaction bookmark (b) provided already exists\n! specified redaction bookmark (p) provided already exists\n[17]\n";
+    assert_eq!(said, expect);
+    let said = place.run("zfs snapshot tank/c@2 && zfs redact tank/a@1 b tank/c@2");
+    assert_eq!(
+        said,
+        "! attempted to resume redaction  with a mismatched redaction list\n[3]\n"
+    );
+}
+
+/// Many redaction snapshots: the header of the list is in a spill block. Datasets of all shapes, and a volume.
+#[test]
+fn lists_of_many_snapshots_are_those_of_openzfs() {
+    if oracle::refpool().is_none() || !oracle::has_zdb() {
+        return;
+    }
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 512M disk && zpool create -O mountpoint=none -O recordsize=16k -O compression=off tank $PWD/disk && \
+         zpool set feature@redaction_list_spill=enabled tank && zfs create tank/a && mkdir tree && \
+         for i in $(seq 40); do head -c ${i}1000 /dev/urandom > tree/f$i; done && head -c 3000000 /dev/urandom > tree/big && \
+         sanbox put -r tree tank/a:/ && zfs snapshot tank/a@1 && \
+         for i in $(seq 38); do zfs clone tank/a@1 tank/c$i && sanbox put tree/big tank/c$i:/f7 && sanbox put tree/f$i tank/c$i:/big && \
+         sanbox rm tank/c$i:/f30 && sanbox rm tank/c$i:/f$((i % 3 + 10)) && zfs snapshot tank/c$i@1; done && \
+         zpool export tank",
+    );
+    assert_eq!(made, "");
+    let image = place.path("work").join("disk");
+    let by: Vec<String> = (1..=38).map(|i| format!("tank/c{i}@1")).collect();
+    for count in [2, 36, 38] {
+        let by = &by[..count];
+        let theirs = their_list("tank", &image, "tank/a@1", &by.join(","));
+        let made = place.run(&format!(
+            "zpool import -d $PWD tank && zfs redact tank/a@1 b{count} {} && zpool export tank",
+            by.join(" ")
+        ));
+        assert_eq!(made, "");
+        assert!(theirs.len() > 1, "{theirs:?}");
+        assert_eq!(list("tank", &image, &format!("tank/a#b{count}")), theirs);
+    }
+    oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing wrong");
+    let gone = place.run(
+        "zpool import -d $PWD tank && zpool get -Ho value feature@redaction_list_spill tank && zfs destroy tank/a#b38 && \
+         zpool get -Ho value feature@redaction_list_spill tank; zpool export tank",
+    );
+    assert_eq!(gone, "active\nenabled\n");
+    oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing wrong");
+}
