@@ -327,6 +327,14 @@ fn a_daemon_that_is_killed_at_any_moment_goes_on_where_it_was() {
         "{}",
         place.log()
     );
+    // The next process knows what the runs of this one did.
+    place.serve(&["--nfs-port", "0", "--https-port", "0"]);
+    let shown = place.run("sanbox replication show vm");
+    assert!(
+        shown.contains("past run") && shown.contains("cannot be reached"),
+        "{shown}"
+    );
+    place.stop();
     check(&place, "zpool export tank && zpool export back", "");
     if oracle::has_zdb() {
         for pool in ["tank", "back"] {

@@ -1,4 +1,4 @@
-//! The SQLite database of the state directory: users, sessions, jobs.
+//! The SQLite database of the state directory: users, sessions, jobs, runs of replication.
 //!
 //! One thread owns the connection and takes work from a bounded queue. A caller waits for an answer until a deadline and no longer:
 //! the disk of the state directory may be slow, full, read-only or hang, and the appliance goes on.
@@ -64,6 +64,10 @@ const LATER_TABLES: &str = "
         id INTEGER PRIMARY KEY, key TEXT NOT NULL, severity TEXT NOT NULL, subject TEXT NOT NULL, fact TEXT NOT NULL,
         effect TEXT NOT NULL, next_step TEXT NOT NULL, state TEXT NOT NULL, by TEXT, muted_until INTEGER,
         opened INTEGER NOT NULL, seen INTEGER NOT NULL, cleared INTEGER
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS replication_run (
+        job TEXT NOT NULL, began INTEGER NOT NULL, ended INTEGER NOT NULL, runs INTEGER NOT NULL, snapshots INTEGER NOT NULL,
+        bytes INTEGER NOT NULL, cause TEXT, problem TEXT, PRIMARY KEY (job, began)
     ) STRICT;
     CREATE TABLE IF NOT EXISTS audit (
         id INTEGER PRIMARY KEY, time INTEGER NOT NULL, user TEXT NOT NULL, origin TEXT NOT NULL, event TEXT NOT NULL

@@ -159,6 +159,7 @@ impl Api {
         let (accounts, how) = Accounts::open(path, seconds_since_epoch()).await?;
         let database = accounts.database().clone();
         let jobs = Jobs::open(database.clone()).await?;
+        backend.replications().keep_in(database.clone()).await?;
         let api = Self {
             audit: Audit::open(database.clone()).await?,
             alerts: Alerts::open(database, jobs.clone()).await?,

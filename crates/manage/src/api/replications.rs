@@ -245,7 +245,7 @@ pub(super) struct ReplicationRun {
     /// Bytes of streams that were sent.
     sent_bytes: u64,
     /// Why they were not complete, in a word.
-    cause: Option<&'static str>,
+    cause: Option<String>,
     /// Why, in a sentence.
     problem: Option<String>,
 }
@@ -258,7 +258,7 @@ impl From<&PastRun> for ReplicationRun {
             runs: run.runs,
             snapshots: run.snapshots as u64,
             sent_bytes: run.bytes,
-            cause: run.problem.as_ref().map(|(cause, _)| *cause),
+            cause: run.problem.as_ref().map(|(cause, _)| cause.clone()),
             problem: run.problem.as_ref().map(|(_, why)| why.clone()),
         }
     }
@@ -283,7 +283,7 @@ pub(super) struct LeftOut {
     problem: String,
 }
 
-/// A job of replication with what is known of its datasets and of its runs since the appliance started.
+/// A job of replication with what is known of its datasets and of its runs.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ReplicationDetail {
     #[serde(flatten)]

@@ -1,64 +1,19 @@
 //! The jobs of an appliance as they run: which runs now and how far it is, how the last run of each ended, and when the next is due.
 //!
-//! All of it is of this process and computed anew by the next one: a start looks at every job once, and finds out from both sides what there
-//! is to do.
+//! What there is to do is computed anew by each process: a start looks at every job once, and finds out from both sides. Past runs are kept in
+//! the database as far as its disk takes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{AbortHandle, abortable};
 use jiff::Timestamp;
 
+use super::past_run::{self, Ended, PastRun};
 use super::{Backoff, CommonState, Job, JobError, Jobs, Progress, ReplicationError, Report};
-
-/// Runs of a job that are remembered.
-const PAST_RUNS_MAX: usize = 100;
-
-/// A run that sent something or was not complete. Runs in a row that met one cause are one entry; those that found nothing to do have none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastRun {
-    /// When the first of them began.
-    pub began: Timestamp,
-    /// When the last of them ended.
-    pub ended: Timestamp,
-    /// How many runs.
-    pub runs: u32,
-    /// Snapshots that were sent.
-    pub snapshots: usize,
-    /// Bytes of streams that were sent.
-    pub bytes: u64,
-    /// The cause that kept the last of them from being complete, as a word and in a sentence.
-    pub problem: Option<(&'static str, String)>,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// When it began.
-    pub began: Timestamp,
-    /// When it ended.
-    pub at: Timestamp,
-    /// Bytes of streams that were sent.
-    pub bytes: u64,
-    /// What it did, or why it ended early.
-    pub result: Result<Report, ReplicationError>,
-}
-
-impl Ended {
-    /// The cause that keeps the job from being complete: of the run, or the first of its datasets, with the dataset.
-    #[must_use]
-    pub fn problem(&self) -> Option<(Option<&str>, &ReplicationError)> {
-        match &self.result {
-            Err(error) => Some((None, error)),
-            Ok(report) => report
-                .problems
-                .first()
-                .map(|(dataset, error)| (Some(dataset.as_str()), error)),
-        }
-    }
-}
+use crate::database::{Database, DatabaseError};
 
 /// What a job does.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +28,7 @@ pub struct JobState {
     pub failures: u32,
     /// After what time the next run is due; none before the first, which is due at once.
     pub next_in: Option<Duration>,
-    /// Runs of this process that sent something or were not complete, the newest last.
+    /// Runs that sent something or were not complete, the newest last.
     pub past: Vec<PastRun>,
     /// When the oldest of the states was taken that the target has of its datasets, as the last run that could tell left it.
     pub as_of: Option<Timestamp>,
@@ -96,41 +51,19 @@ struct Entry {
 }
 
 impl Entry {
-    /// Remembers a run that is worth it.
-    fn remember(&mut self, ended: &Ended) {
-        let snapshots = ended.result.as_ref().map_or(0, |report| report.sent.len());
-        let problem = ended
-            .problem()
-            .map(|(_, error)| (error.cause(), error.to_string()));
-        if problem.is_none() && snapshots == 0 {
-            return;
-        }
-        let cause = |run: &PastRun| run.problem.as_ref().map(|(cause, _)| *cause);
-        let run = PastRun {
-            began: ended.began,
-            ended: ended.at,
-            runs: 1,
-            snapshots,
-            bytes: ended.bytes,
-            problem,
-        };
-        if let Some(last) = self.past.back_mut()
-            && cause(last).is_some()
-            && cause(last) == cause(&run)
+    /// Remembers a run that is worth it; returns how.
+    fn remember(&mut self, ended: &Ended) -> Option<PastRun> {
+        let mut run = PastRun::of(ended)?;
+        if let Some(last) = self.past.back()
+            && let Some(both) = last.with(&run)
         {
-            *last = PastRun {
-                began: last.began,
-                runs: last.runs.saturating_add(1),
-                snapshots: last.snapshots + run.snapshots,
-                bytes: last.bytes.saturating_add(run.bytes),
-                ..run
-            };
-            return;
-        }
-        if self.past.len() >= PAST_RUNS_MAX {
+            run = both;
+            self.past.pop_back();
+        } else if self.past.len() >= past_run::RUNS_MAX {
             self.past.pop_front();
         }
-        self.past.push_back(run);
+        self.past.push_back(run.clone());
+        Some(run)
     }
 }
 
@@ -140,6 +73,8 @@ pub struct Replications {
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Held while the configuration is changed.
     changing: Mutex<()>,
+    /// Where past runs are kept.
+    database: OnceLock<Database>,
 }
 
 impl Replications {
@@ -150,7 +85,23 @@ impl Replications {
             state: state.to_owned(),
             entries: Mutex::default(),
             changing: Mutex::default(),
+            database: OnceLock::new(),
         })
+    }
+
+    /// Reads the past runs that a database has, and keeps those to come in it.
+    ///
+    /// # Errors
+    /// The database gives no answer.
+    pub async fn keep_in(&self, database: Database) -> Result<(), DatabaseError> {
+        let past = database.call(|sql| past_run::load(sql)).await?;
+        let mut entries = self.entries();
+        for (job, run) in past {
+            entries.entry(job).or_default().past.push_back(run);
+        }
+        drop(entries);
+        let _ = self.database.set(database);
+        Ok(())
     }
 
     /// Reads the configuration.
@@ -252,6 +203,10 @@ impl Replications {
     pub fn forget(&self, job: &str) {
         self.cancel(job);
         self.entries().remove(job);
+        if let Some(database) = self.database.get() {
+            let job = job.to_owned();
+            database.record(move |sql| past_run::forget(sql, &job));
+        }
     }
 
     /// Carries out a run of a job, one at a time. `None` when one is under way.
@@ -309,7 +264,10 @@ impl Replications {
             }
             None => entry.failing_since = None,
         }
-        entry.remember(ended);
+        if let (Some(run), Some(database)) = (entry.remember(ended), self.database.get()) {
+            let job = job.name.clone();
+            database.record(move |sql| past_run::store(sql, &job, &run));
+        }
         if let Ok(report) = &ended.result {
             entry.as_of = report.as_of;
             entry.common = report.common.as_slice().into();
@@ -441,16 +399,61 @@ mod tests {
             past,
             [
                 (1, 1, None),
-                (2, 0, Some(unreachable().cause())),
-                (1, 0, Some(ReplicationError::Cancelled.cause())),
+                (2, 0, Some(unreachable().cause().to_owned())),
+                (1, 0, Some(ReplicationError::Cancelled.cause().to_owned())),
                 (1, 1, None),
                 (1, 1, None),
             ]
         );
-        for _ in 0..2 * PAST_RUNS_MAX {
+        for _ in 0..2 * past_run::RUNS_MAX {
             let run = replications.run(&job, |_| std::future::ready(Ok(sent())));
             assert!(run.await.is_some());
         }
-        assert_eq!(replications.state_of("a").past.len(), PAST_RUNS_MAX);
+        assert_eq!(replications.state_of("a").past.len(), past_run::RUNS_MAX);
+    }
+
+    #[tokio::test]
+    async fn past_runs_outlive_the_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = async || {
+            let replications = Replications::new(directory.path());
+            let path = directory.path().join("state.db");
+            let (database, _) = Database::open(path).await.expect("made");
+            let kept = replications.keep_in(database.clone()).await;
+            kept.expect("read");
+            (replications, database)
+        };
+        let refused = || ReplicationError::Cancelled;
+        let (replications, database) = open().await;
+        let jobs = [job("a"), job("b")];
+        for job in &jobs {
+            for result in [Err(refused()), Err(refused()), Ok(())] {
+                let report = || Report {
+                    sent: vec!["back/a@1".to_owned()],
+                    ..Report::default()
+                };
+                let result = result.map(|()| report());
+                let run = replications.run(job, |_| std::future::ready(result));
+                assert!(run.await.is_some());
+                // Runs are told apart by when they began.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        replications.forget("b");
+        database.call(|_| Ok(())).await.expect("stored");
+        let counts = |replications: &Replications, name: &str| -> Vec<_> {
+            let past = replications.state_of(name).past;
+            let count = |run: PastRun| (run.runs, run.snapshots, run.problem);
+            past.into_iter().map(count).collect()
+        };
+        let before = counts(&replications, "a");
+        assert_eq!((before.len(), before[0].0), (2, 2));
+        let (replications, _database) = open().await;
+        assert_eq!(counts(&replications, "a"), before);
+        assert_eq!(counts(&replications, "b"), []);
+        // The next failure is a run of its own, since one was complete.
+        let run = replications.run(&jobs[0], |_| std::future::ready(Err(refused())));
+        assert!(run.await.is_some());
+        assert_eq!(counts(&replications, "a").len(), 3);
     }
 }

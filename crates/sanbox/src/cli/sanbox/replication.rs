@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use manage::replication::{
-    self, Ended, Job, JobError, JobState, Location, Progress, ReplicationError, Report, TreePlan,
-    Work,
+    self, Ended, Job, JobError, JobState, Location, PastRun, Progress, ReplicationError, Report,
+    TreePlan, Work,
 };
 
 use super::{Arguments, print_table};
 use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
 use crate::replication::{run_job, source_of, target_of};
+
+/// Runs of the past that are shown of a job.
+const PAST_SHOWN: usize = 5;
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
@@ -270,8 +273,22 @@ async fn show(session: &Session, name: &str) -> Outcome {
             format!("since {since}, {} attempts", state.failures.max(1)),
         );
     }
+    for run in state.past.iter().rev().take(PAST_SHOWN) {
+        line("past run", told_past(run));
+    }
     session.out.line("");
     preview(session, &job).await
+}
+
+/// A run of the past, in a line.
+fn told_past(run: &PastRun) -> String {
+    let at = run.ended.strftime("%Y-%m-%d %H:%M:%SZ");
+    let sent = format!("{} snapshots, {}", run.snapshots, nice_bytes(run.bytes));
+    match &run.problem {
+        None => format!("{at}: {sent}"),
+        Some((_, why)) if run.runs > 1 => format!("{at}: {} times, {sent}: {why}", run.runs),
+        Some((_, why)) => format!("{at}: {sent}: {why}"),
+    }
 }
 
 /// A run that ended, in a line.
