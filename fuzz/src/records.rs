@@ -4,6 +4,7 @@ use engine::stream::{ByteOrder, NvList, RECORD_SIZE, StreamReader, StreamRecord}
 use ondisk::bookmark::BookmarkPhys;
 use ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
+use ondisk::redaction::{RedactedBlocks, RedactionHeader};
 use ondisk::space_map::{SpaceMapEntry, SpaceMapHeader};
 use ondisk::zil::{LogBlock, ZilHeader};
 use ondisk::zil_record::{CloneRange, record_kind as kind};
@@ -199,6 +200,14 @@ pub(crate) fn bookmark(data: &[u8]) {
     assert_eq!(BookmarkPhys::decode(&encoded), bookmark);
     let shared = words.len().min(encoded.len());
     assert_eq!(words.get(..shared), encoded.get(..shared));
+    // The list that a redaction bookmark names.
+    if let Ok(header) = RedactionHeader::decode(data) {
+        assert_eq!(RedactionHeader::decode(&header.encode()), Ok(header));
+    }
+    if let Ok(entry) = RedactedBlocks::decode(data) {
+        assert_eq!(RedactedBlocks::decode(&entry.encode()), Ok(entry));
+        std::hint::black_box((entry.count(), entry.block_bytes()));
+    }
 }
 
 /// Keys of deadlists, and the lists of block pointers in them, with the entries of livelists.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ondisk::bookmark::BookmarkPhys;
 use ondisk::dsl::{DeadlistPhys, DslDatasetPhys, DslDirPhys, dataset_flags, zapified_keys};
 use ondisk::feature::Feature;
 use ondisk::zil::{ChainId, LogRecord};
@@ -315,7 +316,12 @@ impl Checker<'_> {
                     } else if key == zapified_keys::BOOKMARKS {
                         usage.bookmarks += 1;
                         usage.mark(value, "bookmarks");
-                        self.read_zap(mos, value);
+                        let bookmarks = self.read_zap(mos, value);
+                        for entry in bookmarks.iter().flat_map(|zap| &zap.entries) {
+                            let list = BookmarkPhys::decode(&entry.1.ints).redaction_obj;
+                            usage.mark(list, "redaction list");
+                            usage.redaction_lists += u64::from(list != 0);
+                        }
                     } else if key == zapified_keys::REMAP_DEADLIST {
                         usage.mark(value, "remap deadlist");
                     }

@@ -81,6 +81,7 @@ impl Checker<'_> {
         expect("com.delphix:livelist", usage.livelists);
         expect("com.fudosecurity:block_cloning", usage.clone_tables);
         expect("com.delphix:bookmarks", usage.bookmarks);
+        expect("com.delphix:redaction_bookmarks", usage.redaction_lists);
         expect("com.delphix:device_removal", usage.removals);
         expect("com.delphix:obsolete_counts", usage.obsolete_counts);
         expect(

@@ -22,6 +22,8 @@ pub(super) struct Usage {
     /// Datasets and directories whose objects were made ZAPs.
     pub(super) zapified: u64,
     pub(super) bookmarks: u64,
+    /// Bookmarks with a redaction list.
+    pub(super) redaction_lists: u64,
     /// Vdevs that were removed or are being emptied, and what is kept of what is obsolete there.
     pub(super) removals: u64,
     pub(super) obsolete_counts: u64,

@@ -115,12 +115,48 @@ impl ListReader {
             .expect("a block has whole entries");
         self.block = Some(bytes);
         self.next += 1;
-        let end = entry.block.checked_add(entry.count());
-        let sound = entry.object != 0
-            && entry.block_bytes() != 0
-            && (entry.object, entry.block) >= self.end;
-        let end = end.filter(|_| sound).ok_or_else(corrupt)?;
-        self.end = (entry.object, end);
+        self.end = end_of(&entry, self.end).ok_or_else(corrupt)?;
         Ok(Some(entry))
+    }
+}
+
+/// Object and block behind an entry, if it is sound and begins at or behind `before`. What was never written reads as zeros.
+fn end_of(entry: &RedactedBlocks, before: (u64, u64)) -> Option<(u64, u64)> {
+    let end = entry.block.checked_add(entry.count())?;
+    let is_sound = entry.object != 0
+        && entry.block_bytes() != 0
+        && entry.block_bytes() <= ondisk::MAX_BLOCK_SIZE
+        && (entry.object, entry.block) >= before;
+    is_sound.then_some((entry.object, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_are_not_sound_are_refused() {
+        let entry = |object, block, count| RedactedBlocks::new(object, block, count, 512);
+        let check = |entry: RedactedBlocks, before, expect| {
+            assert_eq!(end_of(&entry, before), expect, "{entry:?} after {before:?}");
+        };
+        check(entry(5, 0, 3), (0, 0), Some((5, 3)));
+        check(entry(5, 3, 1), (5, 3), Some((5, 4)));
+        check(entry(5, 2, 1), (5, 3), None);
+        check(entry(4, 9, 1), (5, 3), None);
+        check(entry(0, 9, 1), (0, 0), None);
+        check(entry(5, u64::MAX, 1), (0, 0), None);
+        check(RedactedBlocks::default(), (0, 0), None);
+        let size_and_count = 7;
+        let sizeless = RedactedBlocks {
+            size_and_count,
+            ..entry(5, 0, 1)
+        };
+        check(sizeless, (0, 0), None);
+        let too_large = RedactedBlocks {
+            size_and_count: u64::MAX,
+            ..entry(5, 0, 1)
+        };
+        check(too_large, (0, 0), None);
     }
 }

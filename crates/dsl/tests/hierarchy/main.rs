@@ -5,6 +5,7 @@ mod bookmarks;
 mod clones;
 mod names;
 mod properties;
+mod redaction;
 mod rig;
 mod snapshots;
 mod space;

@@ -28,7 +28,7 @@ const DATA: ObjectId = ObjectId(8);
 const BLOCK: u32 = 128 << 10;
 
 /// What pools have by default and these tests use.
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 13] = [
     "async_destroy",
     "empty_bpobj",
     "hole_birth",
@@ -41,6 +41,7 @@ const FEATURES: [&str; 12] = [
     "bookmarks",
     "bookmark_v2",
     "bookmark_written",
+    "redaction_bookmarks",
 ];
 
 /// No space map is ever stored: every metaslab is new.
@@ -189,6 +190,11 @@ impl Rig {
         let mos = mos.expect("the meta-objset opens");
         self.hierarchy = Hierarchy::open(&mos, options()).await.expect("opens");
         self.start();
+    }
+
+    /// Lets time pass.
+    pub(crate) async fn pause(&self, time: Duration) {
+        self.handle.sleep(time).await;
     }
 
     /// As the function of the same name.
