@@ -7,7 +7,7 @@ use tests::golden::Golden;
 use tests::oracle;
 
 use crate::cli::Place;
-use crate::streams::{named, unpack};
+use crate::streams::{named, sums, unpack};
 
 /// The list of a bookmark, as OpenZFS's code reads it: object, first block, number of blocks, bytes of a block.
 fn list(pool: &str, image: &Path, bookmark: &str) -> Vec<String> {
@@ -197,4 +197,117 @@ fn lists_of_many_snapshots_are_those_of_openzfs() {
     );
     assert_eq!(gone, "active\nenabled\n");
     oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing wrong");
+}
+
+/// A place with an empty pool `tank`, and the golden pool with a redaction bookmark.
+fn redacted_pools() -> (Place, Golden) {
+    let golden = Golden::unpack("s-send").expect("unpack the golden pool");
+    let place = Place::new();
+    let made = place.run(&format!(
+        "zpool import -d {} -N s-send && zfs redact s-send/fs@a book s-send/redacted@x && truncate -s 512M disk && \
+         zpool create -O mountpoint=none tank $PWD/disk",
+        golden.directory().display()
+    ));
+    assert_eq!(made, "");
+    (place, golden)
+}
+
+/// OpenZFS's stream and ours become the same as with OpenZFS's code, whole and interrupted; what was left out comes with a stream from
+/// the bookmark. What would leave holes that are not known is refused.
+#[test]
+fn redacted_streams_are_received_as_by_openzfs() {
+    if oracle::refpool().is_none() || !oracle::has_zdb() {
+        return;
+    }
+    let (_directory, streams) = unpack();
+    let (place, _golden) = redacted_pools();
+    let made = place.run(&format!(
+        "zfs receive tank/r < {} && zfs get -Hpo value redacted,redact_snaps tank/r && zfs get -Ho value redact_snaps tank/r@a && \
+         zpool get -Ho value feature@redacted_datasets tank; zfs bookmark tank/r@a tank/r#a && zfs get -Ho value redact_snaps tank/r#a; \
+         zfs redact tank/r@a b tank/r@a",
+        named(&streams, "redacted")
+    ));
+    let guid = "546568970625076615";
+    let expect = format!(
+        "1\n{guid}\n{guid}\nactive\n{guid}\n! attempted to redact redacted dataset or with respect to redacted dataset\n[114]\n"
+    );
+    assert_eq!(made, expect);
+    // Interrupted: the token finds the bookmark again.
+    let made = place.run(
+        "zfs send -d book s-send/fs@a > sent; head -c 3000000 sent | zfs receive -s tank/half 2> /dev/null; \
+         token=$(zfs get -Hpo value receive_resume_token tank/half); zfs send -nvt $token | grep redact_snaps; \
+         zfs send -t $token > rest; zfs receive -s tank/half < rest && zfs get -Hpo value redacted,redact_snaps tank/half",
+    );
+    assert_eq!(
+        made,
+        format!("\tredact_snaps = 0x795cd953b5bcd87\n1\n{guid}\n"),
+        "resumed"
+    );
+    let work = place.path("work");
+    let made = place.run(
+        "zfs send -i '#book' s-send/fs@b > restored; zfs send -i @a s-send/fs@b > plain; zfs send -i s-send/fs@a s-send/redacted@x > clone; \
+         truncate -s 512M other && zpool create -O mountpoint=none other $PWD/other && zpool export other",
+    );
+    assert_eq!(made, "");
+    let take = |name: &str, file: &str| format!("take:other/{name}={}", work.join(file).display());
+    let operations = [
+        take("r@a", "sent"),
+        take("half@a", "sent"),
+        take("half@b", "restored"),
+    ];
+    let images = [work.join("other")];
+    oracle::refpool_does("other", &images, &operations).expect("OpenZFS receives");
+    assert_eq!(place.run("zpool import -d $PWD other"), "");
+    let theirs = sums(&place, "other/r@a");
+    assert!(theirs.lines().count() > 300, "{theirs}");
+    assert_eq!(sums(&place, "tank/r@a"), theirs);
+    assert_eq!(sums(&place, "tank/half@a"), theirs);
+    assert_eq!(
+        place.run("zfs get -Hpo value redacted,redact_snaps other/r other/half"),
+        format!("0\n-\n1\n{guid}\n")
+    );
+    let made = place.run(
+        "zfs receive tank/half < plain; zfs receive -s tank/half < plain; zfs receive tank/half < restored && \
+         zfs get -Hpo value redacted tank/half && zfs get -Hpo value redacted tank/half@a; zfs receive tank/clone < clone && \
+         zfs get -Hpo value redacted,origin tank/clone",
+    );
+    let expect = "0\n1\n0\ntank/r@a\n! cannot receive incremental stream: invalid backup stream\n\
+        ! cannot receive incremental stream: kernel modules must be upgraded to receive this stream.\n";
+    assert_eq!(made.replace("tank/half@a", "tank/r@a"), expect);
+    let whole = sums(&place, "s-send/fs@b");
+    assert_eq!(sums(&place, "tank/half@b"), whole);
+    assert_eq!(sums(&place, "other/half@b"), whole);
+    assert_eq!(
+        sums(&place, "tank/clone@x"),
+        sums(&place, "s-send/redacted@x")
+    );
+    let exported =
+        place.run("zpool export tank && zpool export other && mkdir judged && mv disk judged");
+    assert_eq!(exported, "");
+    oracle::zdb_clean(&work.join("judged"), "tank").expect("zdb finds nothing wrong");
+    let gone = place.run(
+        "zpool import -d $PWD/judged tank && zfs rollback -r tank/half@a && zfs get -Hpo value redacted tank/half && \
+         zfs destroy -R tank/half; zfs destroy -R tank/r; \
+         zpool get -Ho value feature@redacted_datasets,feature@redaction_bookmarks tank && zpool export tank",
+    );
+    assert_eq!(gone, "1\nenabled\nenabled\n");
+    oracle::zdb_clean(&work.join("judged"), "tank").expect("zdb finds nothing wrong");
+}
+
+/// A dataset that was received redacted is mounted by `zfs mount -f` alone.
+#[test]
+fn redacted_datasets_are_mounted_when_forced() {
+    let (_directory, streams) = unpack();
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0"]);
+    let made = place.run(&format!(
+        "truncate -s 512M disk && zpool create -m $PWD/m tank $PWD/disk && zfs receive tank/r < {}; zfs mount | grep -c tank/r; zfs mount -a; \
+         zfs mount | grep -c tank/r; zfs mount tank/r; zfs mount -f tank/r && ls m/r | grep -c .; zfs unmount tank/r; zfs mount -f -a; \
+         zfs mount | grep -c tank/r; zpool export tank && zpool import -d $PWD tank && zfs mount | grep -c tank/r",
+        named(&streams, "redacted")
+    ));
+    let expect = "0\n0\n15\n1\n0\n\
+        ! cannot mount 'tank/r': Dataset is not complete, was created by receiving a redacted zfs send stream.\n[1]\n";
+    assert_eq!(made, expect);
+    place.stop();
 }

@@ -372,7 +372,8 @@ fn flipped_streams_harm_nobody() {
             "{round}: {shown}"
         );
     }
-    assert!(refused > ROUNDS / 2, "{refused} of {ROUNDS} were refused");
+    // What is flipped in data or in the place of a redacted block makes another sound stream.
+    assert!(refused > ROUNDS / 4, "{refused} of {ROUNDS} were refused");
     assert_eq!(place.pid(), pid);
     assert!(!place.log().contains("panicked"), "{}", place.log());
     judged(&mut place);

@@ -44,6 +44,8 @@ const OFFSET: &str = "com.delphix:resume_offset";
 const BYTES: &str = "com.delphix:resume_bytes";
 const TO_GUID: &str = "com.delphix:resume_toguid";
 const TO_NAME: &str = "com.delphix:resume_toname";
+/// The guids of the snapshots that what the stream counts from was redacted by.
+const REDACTED_FROM: &str = "com.delphix:resume_redact_book_snaps";
 /// What the stream may have: key, name in the token, feature.
 const FLAGS: [(&str, &str, u64); 4] = [
     (
@@ -125,6 +127,7 @@ impl DslPool {
         &self,
         dataset: ObjectId,
         begin: &Begin,
+        redacted_from: Option<&[u64]>,
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "a receive begins in syncing context");
@@ -148,6 +151,10 @@ impl DslPool {
             if begin.features & feature != 0 {
                 zap::add_u64(mos, dataset, key, 1, tx).await?;
             }
+        }
+        if let Some(guids) = redacted_from.filter(|guids| !guids.is_empty()) {
+            let value = ZapValue::U64(guids.to_vec());
+            zap::add(mos, dataset, REDACTED_FROM, &value, tx).await?;
         }
         Ok(())
     }
@@ -179,7 +186,7 @@ impl DslPool {
         }
         let numbers = NUMBERS.iter().map(|(key, _)| *key);
         let flags = FLAGS.iter().map(|(key, ..)| *key);
-        for key in numbers.chain(flags).chain([TO_NAME]) {
+        for key in numbers.chain(flags).chain([TO_NAME, REDACTED_FROM]) {
             if zap::lookup(&self.mos, dataset, key).await?.is_some() {
                 zap::remove(&self.mos, dataset, key, tx).await?;
             }
@@ -304,6 +311,12 @@ impl DslPool {
             if zap::lookup(mos, dataset, key).await?.is_some() {
                 list.insert_flag(name);
             }
+        }
+        if let Some(by) = self.stored_redaction(dataset).await? {
+            list.insert("redact_snaps", by);
+        }
+        if let Some(ZapValue::U64(from)) = zap::lookup(mos, dataset, REDACTED_FROM).await? {
+            list.insert("book_redact_snaps", from);
         }
         Ok(token(&list))
     }

@@ -130,7 +130,10 @@ impl Affected {
             let (point, may) = (text(info, "mountpoint"), text(info, "canmount"));
             // canmount: 0 is off, 1 on, 2 noauto.
             let wanted = self.mounted.contains(&info.guid) && may != "0"
-                || others_too && self.all.contains(&info.guid) && may == "1";
+                || others_too
+                    && self.all.contains(&info.guid)
+                    && may == "1"
+                    && text(info, "redacted") != "1";
             let free = appliance.mounts().mounted(info.guid).is_none();
             if wanted
                 && free

@@ -6,6 +6,7 @@ use ondisk::stream::{Begin, StreamKind, begin_flags, stream_feature};
 
 use super::NvList;
 use super::raw_head::RawHead;
+use super::send_source::{REDACT_FROM_SNAPS, REDACT_SNAPS};
 use crate::error::{DslError, Result};
 use crate::property::DatasetKind;
 
@@ -15,6 +16,7 @@ const RECEIVED: u64 = stream_feature::SA_SPILL
     | stream_feature::LZ4
     | stream_feature::LARGE_BLOCKS
     | stream_feature::RESUMING
+    | stream_feature::REDACTED
     | stream_feature::COMPRESSED
     | stream_feature::LARGE_DNODE
     | stream_feature::RAW
@@ -32,6 +34,10 @@ pub(super) struct Incoming {
     pub(super) raw: Option<RawHead>,
     /// Where the receive that is resumed stopped, as the sender was told: object and offset.
     pub(super) resumed_at: (Option<u64>, Option<u64>),
+    /// Of a redacted stream: the guids of the snapshots that it was redacted by.
+    pub(super) redacted_by: Option<Vec<u64>>,
+    /// The guids of the snapshots that what the stream counts from was redacted by.
+    pub(super) redacted_from: Option<Vec<u64>>,
 }
 
 impl Incoming {
@@ -42,8 +48,6 @@ impl Incoming {
     pub(super) fn new(mut begin: Begin, list: &NvList) -> Result<Self> {
         let what = if begin.kind != StreamKind::Substream {
             "receiving a package inside a package"
-        } else if begin.features & stream_feature::REDACTED != 0 {
-            "receiving redacted streams"
         } else if begin.features & !RECEIVED != 0 {
             "receiving streams with these features"
         } else {
@@ -63,11 +67,36 @@ impl Incoming {
         } else {
             Some(RawHead::decode(list)?)
         };
+        let guids = |name: &str| list.u64s(name).map(<[u64]>::to_vec);
+        let redacted_by = if begin.features & stream_feature::REDACTED == 0 {
+            None
+        } else {
+            let by = guids(REDACT_SNAPS).filter(|by| !by.is_empty());
+            Some(by.ok_or_else(|| super::malformed("redaction snapshots"))?)
+        };
         Ok(Self {
             begin,
             raw,
+            redacted_by,
+            redacted_from: guids(REDACT_FROM_SNAPS),
             resumed_at: (list.u64("resume_object"), list.u64("resume_offset")),
         })
+    }
+
+    /// Whether the stream brings all that is missing of a snapshot which was received redacted by some snapshots, or leaves no more out.
+    // OpenZFS: module/zfs/dmu_recv.c, redact_check
+    pub(super) fn suits_redaction(&self, origin: &[u64]) -> bool {
+        let within =
+            |by: &[u64]| by.len() <= origin.len() && by.iter().all(|guid| origin.contains(guid));
+        if self.is_whole() {
+            true
+        } else if let Some(from) = &self.redacted_from {
+            within(from)
+        } else if let Some(by) = &self.redacted_by {
+            within(by)
+        } else {
+            origin.contains(&self.begin.to_guid)
+        }
     }
 
     /// The flags of what is filled.

@@ -159,6 +159,10 @@ impl Receiver {
                 self.write_embedded(write, payload).await
             }
             StreamRecord::Free(extent) => self.free(extent).await,
+            // As OpenZFS has it: nothing is stored of what was left out, and the dataset is marked.
+            StreamRecord::Redact(extent) if self.incoming.redacted_by.is_some() => {
+                self.free(extent).await
+            }
             StreamRecord::Spill(spill) => self.spill(spill, payload).await,
             StreamRecord::ObjectRange(range) if self.is_raw() => self.object_range(range),
             StreamRecord::End { .. } => {

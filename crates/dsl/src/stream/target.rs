@@ -17,7 +17,7 @@ use crate::dataset::Dataset;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
-use crate::error::{DslError, Result};
+use crate::error::{DslError, RedactionError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::key_format::NewKey;
 use crate::namecheck;
@@ -191,6 +191,12 @@ impl Hierarchy {
         let point = pool.resume_point(found.dataset, &incoming.begin).await?;
         let point = point.ok_or_else(not_resumable)?;
         check_large_blocks(&state, incoming)?;
+        if let Some(by) = &incoming.redacted_by {
+            let known = pool.redacted_by(&state).await?.unwrap_or_default();
+            if known.len() != by.len() || !known.iter().all(|guid| by.contains(guid)) {
+                return Err(RedactionError::Incompatible.into());
+            }
+        }
         if let Some(raw) = &incoming.raw {
             pool.check_raw_key(&found.dir, raw).await?;
         }
@@ -230,6 +236,7 @@ impl Hierarchy {
             (stream_feature::LARGE_BLOCKS, "large_blocks"),
             (stream_feature::LARGE_DNODE, "large_dnode"),
             (stream_feature::RAW, "encryption"),
+            (stream_feature::REDACTED, "redacted_datasets"),
             (stream_feature::LONG_NAMES, "longname"),
             (stream_feature::LARGE_MICROZAP, "large_microzap"),
             (stream_feature::LZ4, "lz4_compress"),
@@ -306,9 +313,18 @@ impl DslPool {
                 what: "receiving this stream as a clone",
             });
         }
+        self.check_redaction(&state, incoming).await?;
         check_large_blocks(&state, incoming)?;
         self.check_crypt(&state, incoming).await?;
         Ok(Some(state))
+    }
+
+    /// Checks that a stream may come on top of a snapshot, which may have been received redacted.
+    async fn check_redaction(&self, from: &DatasetState, incoming: &Incoming) -> Result<()> {
+        match self.redacted_by(from).await? {
+            Some(by) if !incoming.suits_redaction(&by) => Err(RedactionError::Incompatible.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that a stream may change a copy of a snapshot's contents: a raw one with the same keys, or another one with keys that
@@ -394,8 +410,12 @@ impl DslPool {
                 state
             }
         };
+        // What its origin lacks the stream brings, but for what it leaves out itself.
+        self.set_redacted_by(&state, incoming.redacted_by.clone(), tx)
+            .await?;
         if target.resumable {
-            self.start_resume_state(state.object, &incoming.begin, tx)
+            let from = incoming.redacted_from.as_deref();
+            self.start_resume_state(state.object, &incoming.begin, from, tx)
                 .await?;
         }
         self.event("receive", &target.dataset, state.object, String::new(), tx);
@@ -471,6 +491,7 @@ impl DslPool {
         let Some(source) = source else {
             return Err(DslError::NoSource { name: name.clone() });
         };
+        self.check_redaction(&source, incoming).await?;
         check_large_blocks(&source, incoming)?;
         let newest = ObjectId(phys.prev_snap_obj);
         // The IVs of a raw stream are those of its snapshot alone, not of one without a change since.

@@ -737,7 +737,10 @@ impl Work {
             DslError::Quota { .. } => {
                 to.refused(format!("destination {name} space quota exceeded."))
             }
-            DslError::NotResumable { .. } | DslError::Stream(_) => {
+            DslError::Redaction(_) if self.request.resumable => {
+                to.refused("kernel modules must be upgraded to receive this stream.")
+            }
+            DslError::NotResumable { .. } | DslError::Redaction(_) | DslError::Stream(_) => {
                 to.refused("invalid backup stream")
             }
             other => to.refused(other),

@@ -90,8 +90,9 @@ impl Appliance {
             None => String::new(),
         };
         let point = text("mountpoint");
-        // canmount: 1 is on.
+        // canmount: 1 is on. A dataset that was received redacted is mounted by 'zfs mount -f' alone.
         if text("canmount") != "1"
+            || text("redacted") == "1"
             || !point.starts_with('/')
             || self.mounts.mounted(info.guid).is_some()
         {
@@ -105,7 +106,7 @@ impl Appliance {
 
 /// The properties that say where and whether a file system is mounted.
 pub(crate) fn mount_query() -> PropertyQuery {
-    let names = ["mountpoint", "canmount", "acltype"];
+    let names = ["mountpoint", "canmount", "acltype", "redacted"];
     PropertyQuery::Named(names.map(str::to_owned).to_vec())
 }
 

@@ -23,7 +23,7 @@ options! {
         Verbose = short('v', "say how far it is"),
         Options(String) = valued('o', "opts", "mount options, for this mount only"),
         Overlay = short('O', "over a directory that is not empty, though overlay=off"),
-        Force = short('f', "refused: redacted datasets cannot be mounted"),
+        Force = short('f', "datasets that were received redacted, too"),
     }
 }
 
@@ -104,8 +104,21 @@ pub(super) const UNSHARE: Command = Command {
 };
 
 fn query() -> PropertyQuery {
-    let names = ["mountpoint", "canmount", "sharenfs", "sharesmb", "readonly"];
+    let names = [
+        "mountpoint",
+        "canmount",
+        "sharenfs",
+        "sharesmb",
+        "readonly",
+        "redacted",
+    ];
     PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+/// Whether a dataset was received redacted.
+fn is_redacted(info: &DatasetInfo) -> bool {
+    let property = info.property("redacted");
+    property.and_then(|property| property.value.number()) == Some(1)
 }
 
 /// All file systems of all pools.
@@ -141,6 +154,8 @@ struct MountHow {
     load_keys: bool,
     /// The directory need not be empty, whatever the property `overlay` says.
     overlay: bool,
+    /// Datasets that were received redacted are mounted, too.
+    redacted: bool,
 }
 
 /// Mounts those file systems that are to be mounted and are not. Those whose key is not loaded are left out, or their keys
@@ -154,8 +169,9 @@ async fn mount_each(
     let mut input = KeyInput::new(session);
     for (pool, info) in datasets {
         let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-        let skip =
-            value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
+        let skip = value("canmount") != "on"
+            || (is_redacted(&info) && !how.redacted)
+            || matches!(value("mountpoint").as_str(), "none" | "legacy");
         if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
             if how.load_keys {
                 failed |= keys::load_for(session, &mut input, &pool, &info.name)
@@ -175,7 +191,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
     let (mut every, mut as_json, mut verbose) = (false, false, false);
     let (mut recursive, mut how) = (false, MountHow::default());
     let mut words: Vec<String> = Vec::new();
-    let operands = session.read_options(arguments, |session, option| {
+    let operands = session.read_options(arguments, |_, option| {
         match option {
             MountOption::All => every = true,
             MountOption::Json => as_json = true,
@@ -184,9 +200,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
             MountOption::Options(list) => words.extend(list.split(',').map(str::to_owned)),
             MountOption::LoadKeys => how.load_keys = true,
             MountOption::Overlay => how.overlay = true,
-            MountOption::Force => {
-                return Err(session.fail("zfs mount -f: redacted datasets cannot be mounted"));
-            }
+            MountOption::Force => how.redacted = true,
         }
         Ok(())
     })?;
@@ -336,6 +350,10 @@ async fn mount_one(
     }
     if value("canmount") == "off" {
         return refuse("'canmount' property is set to 'off'".to_owned());
+    }
+    if is_redacted(info) && !how.redacted {
+        let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+        return refuse(why.to_owned());
     }
     if session.appliance.mounts().mounted(info.guid).is_some() {
         return refuse("filesystem already mounted".to_owned());
