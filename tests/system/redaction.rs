@@ -311,3 +311,32 @@ fn redacted_datasets_are_mounted_when_forced() {
     assert_eq!(made, expect);
     place.stop();
 }
+
+/// Increments with a redaction bookmark of their own: OpenZFS's stream byte for byte from a snapshot; from a redaction bookmark what both
+/// receive is the same.
+#[test]
+fn redacted_increments_are_those_of_openzfs() {
+    if oracle::refpool().is_none() {
+        return;
+    }
+    let (place, golden) = redacted_pools();
+    let made = place.run(
+        "zfs clone s-send/fs@b s-send/c2 && sanbox rm s-send/c2:/random s-send/c2:/big-rep; zfs snapshot s-send/c2@x && \
+         zfs redact s-send/fs@b book2 s-send/c2@x && zfs send -d book s-send/fs@a > 1; zfs send -i '#book' -d book2 s-send/fs@b > 2; \
+         zfs send -i @a -d book2 s-send/fs@b > 3; zfs receive tank/a < 1 && zfs receive tank/a < 2; zpool export s-send; \
+         truncate -s 512M other && zpool create -O mountpoint=none other $PWD/other && zpool export other",
+    );
+    assert_eq!(made, "");
+    let file = |name: &str| place.path("work").join(name);
+    let theirs = format!(
+        "rsend:s-send/fs@b={},s-send/fs@a,book2",
+        file("theirs").display()
+    );
+    oracle::refpool_does("s-send", &golden.images(), &[theirs]).expect("OpenZFS sends");
+    assert_eq!(place.run("cmp 3 theirs"), "");
+    let take = |name: &str, stream: &str| format!("take:other/{name}={}", file(stream).display());
+    let operations = [take("a@a", "1"), take("a@b", "2")];
+    oracle::refpool_does("other", &[file("other")], &operations).expect("OpenZFS receives");
+    assert_eq!(place.run("zpool import -d $PWD other"), "");
+    assert_eq!(sums(&place, "other/a@b"), sums(&place, "tank/a@b"));
+}
