@@ -68,6 +68,9 @@ fill() {
     zfs snapshot -r "$1/tree@$round"
     [ $round != 2 ] || { zfs clone "$1/tree/kid@1" "$1/tree/clone"; put 2 "$1/tree/clone"; truth tree/clone "$1/tree/clone" 3; }
   done
+  # What this clone has lost or written is left out.
+  zfs clone "$1/fs@1" "$1/less"; rm -rf "$M/$1/less/dir"; printf secret >"$M/$1/less/f3000000"; dd if=/dev/zero of="$M/$1/less/f1000000" bs=1k count=4 conv=notrunc 2>/dev/null
+  zfs snapshot "$1/less@1"; zfs redact "$1/fs@1" book "$1/less@1"
 }
 # Name, dataset, what the first stream is made of, and the second.
 kinds() {
@@ -85,10 +88,11 @@ p|tree/kid|-p tree/kid@1|-p -i @1 tree/kid@2
 volume|tree/vol|tree/vol@1|-c -i @1 tree/vol@2
 R|tree|-R tree@1|-R -I @1 tree@3
 I|fs|fs@1|-I @1 fs@3
+redacted|fs|--redact book fs@1|-i #book fs@2
 cI|small|-c small@1|-c -I @1 small@3
 K
 }
-arguments() { local word; for word in $2; do case $word in -* | @*) echo "$word" ;; *) echo "$1/$word" ;; esac; done; }
+arguments() { local word; for word in $2; do case $word in -* | @* | "#"* | book) echo "$word" ;; *) echo "$1/$word" ;; esac; done; }
 send_all() { # send_all POOL DIR
   kinds | while IFS='|' read -r name dataset first second; do
     zfs send $(arguments "$1" "$first") >"$2/$name.1" </dev/null; zfs send $(arguments "$1" "$second") >"$2/$name.2" </dev/null
@@ -150,14 +154,14 @@ zpool create -O mountpoint="$w/mnt/ours" ours "$w/disks/ours/d0"
 fill ours; send_all ours "$share/ours"
 "$root/tests/realvm/realvm" run "$share/guest" --share "$share" --disk "$w/disks/theirs/d0:2G" --timeout 2400 >"$w/out" 2>"$w/err" & machine=$!
 take_all "$share/ours" ours/own >"$share/refused.oo"
-until [ -e "$share/theirs/ready" ]; do kill -0 $machine || { tail -40 "$w/out" "$w/err"; fail "the module did not send"; }; sleep 1; done
+until [ -e "$share/theirs/ready" ]; do kill -0 $machine || { tail -n 40 "$w/out" "$w/err"; fail "the module did not send"; }; sleep 1; done
 take_all "$share/theirs" ours/got >"$share/refused.to"
 head -c 300000 "$share/theirs/whole" | zfs receive -s -u ours/half 2>/dev/null || true
 zfs get -Hpo value receive_resume_token ours/half >"$share/token.ours"
 zfs send -t "$(cat "$share/token.theirs")" >"$share/rest.ours" || fail "we do not go on with OpenZFS's token"
 touch "$share/ours/ready"
-wait $machine || { tail -40 "$w/out" "$w/err"; fail "the module did not come to its end"; }
-grep -q STREAMS-OK "$w/out" || { tail -40 "$w/out" "$w/err"; fail "the module did not come to its end"; }
+wait $machine || { tail -n 40 "$w/out" "$w/err"; fail "the module did not come to its end"; }
+grep -q STREAMS-OK "$w/out" || { tail -n 40 "$w/out" "$w/err"; fail "the module did not come to its end"; }
 zfs receive -u ours/half <"$share/rest.theirs" || fail "what OpenZFS sends for our token is not received"
 look_all ours/own "$share/seen.oo"; look_all ours/got "$share/seen.to"; mkdir -p "$share/seen.to/resumed"; look ours/half "" 1 "$share/seen.to/resumed"
 diff -r "$w/truth.ours" "$share/truth.theirs" >"$w/differences" || { head -5 "$w/differences"; fail "the two sides were not given the same files"; }
@@ -170,6 +174,8 @@ verdict() { # verdict NAME DATASET ROUND DIRECTION
     cmp -s "$w/truth.ours/$2/$below/$3" "$share/seen.$4/$1/$below/$3" && continue
     # OpenZFS loses the spill blocks of raw streams that are not encrypted: its own and ours.
     case $1$4 in w-plainot | w-plaintt) cmp -s "$share/seen.tt/$1/$below/$3" "$share/seen.$4/$1/$below/$3" && { echo "as OpenZFS makes of its own"; return; } ;; esac
+    # OpenZFS 2.3.2 leaves out the last block of each file when it brings what was redacted.
+    case $1$4 in redactedto | redactedtt) cmp -s "$share/seen.tt/$1/$below/$3" "$share/seen.$4/$1/$below/$3" && { echo "as OpenZFS makes of its own"; return; } ;; esac
     { echo "differs: $(head -c 100 "$share/seen.$4/$1/why" 2>/dev/null | tr '\n' ' ')"; return; }
   done
   [ "$1" != R ] || sed "s,^[^	]*	,," "$share/seen.$4/R/properties" | cmp -s - <(sed "s,^[^	]*	,," "$share/seen.tt/R/properties") || { echo "differs: properties"; return; }

@@ -210,6 +210,8 @@ pub(super) struct DatasetAdmin {
 pub struct Habits {
     /// Makes replicas.
     pub replicas: bool,
+    /// Redacts snapshots by those of clones.
+    pub redaction: bool,
     /// Encrypts some of the datasets.
     pub encryption: bool,
 }
@@ -238,6 +240,9 @@ pub async fn work(
     if habits.replicas {
         admin.abort_receives().await?;
     }
+    if habits.redaction {
+        admin.destroy_copies().await?;
+    }
     for _ in 0..operations {
         admin.step().await?;
         let pause = Duration::from_micros(admin.rng.below(400_000));
@@ -255,7 +260,7 @@ pub(super) fn is_full(error: &EngineError) -> bool {
 }
 
 /// The first refusal as an error.
-fn accepted(refused: Vec<Refusal>) -> Result<(), EngineError> {
+pub(super) fn accepted(refused: Vec<Refusal>) -> Result<(), EngineError> {
     match refused.into_iter().next() {
         None => Ok(()),
         Some(refusal) => Err(refusal.error),
@@ -334,6 +339,9 @@ impl DatasetAdmin {
     async fn step(&mut self) -> Result<(), String> {
         if self.habits.replicas && self.rng.below(3) == 0 {
             return self.replicate().await;
+        }
+        if self.habits.redaction && self.rng.below(6) == 0 {
+            return self.redact().await;
         }
         if self.habits.encryption && self.rng.below(4) == 0 {
             return self.use_keys().await;

@@ -5,10 +5,14 @@
 //! that was interrupted on purpose left stays hidden until the rest comes, or is given up at the next boot.
 
 use engine::stream::{SendOptions, SendResume, unpack_token};
-use engine::{EngineError, PoolHandle, PropertyQuery, ReceiveRequest, SendRequest};
+use engine::{DestroyOptions, EngineError, PoolHandle, PropertyQuery, ReceiveRequest, SendRequest};
 
-use super::datasets::{DatasetAdmin, Thing, head_of, is_full, is_snapshot, line, print, text};
+use super::datasets::{
+    DatasetAdmin, Thing, accepted, head_of, is_full, is_snapshot, line, print, text,
+};
 
+/// How names of redacted copies begin.
+const COPY: &str = "tank/fs/x";
 /// Bytes of a stream that are handed over at once.
 const CHUNK_BYTES: usize = 100_000;
 
@@ -21,6 +25,81 @@ impl DatasetAdmin {
                 Ok(()) | Err(EngineError::NothingToResume(_)) => {}
                 Err(error) => return Err(text(error)),
             }
+        }
+        Ok(())
+    }
+
+    /// Redacts a snapshot by one of a clone of it, receives what is left, and destroys the copy again.
+    pub(super) async fn redact(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let of_clone = |name: &str| is_snapshot(name) && names[head_of(name)].origin.is_some();
+        let Some(by) = self.pick(&names, of_clone) else {
+            return Ok(());
+        };
+        let snapshot = names[head_of(&by)]
+            .origin
+            .clone()
+            .expect("it is of a clone");
+        let bookmark = self.fresh("b");
+        match self.pool.redact(&snapshot, &bookmark, &[by]).await {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return Ok(()),
+            Err(error) => return Err(text(error)),
+        }
+        let target = self.fresh(COPY);
+        let copy = Thing {
+            volume: names[&snapshot].volume,
+            ..Thing::default()
+        };
+        let short = snapshot
+            .strip_prefix(head_of(&snapshot))
+            .unwrap_or_default();
+        let mut next = names;
+        next.insert(format!("{target}{short}"), copy.clone());
+        next.insert(target.clone(), copy.clone());
+        self.begin(next);
+        let list = format!("{}#{bookmark}", head_of(&snapshot));
+        let request = SendRequest {
+            snapshot,
+            redact: Some(bookmark),
+            ..SendRequest::default()
+        };
+        let received = transfer(&self.pool, &request, &target).await;
+        if self.end(received)? {
+            // What was left out reads as zeros; the rest is there.
+            print(&self.pool, &target, copy.volume).await?;
+            self.destroy_copies().await?;
+        }
+        if self.rng.coin() {
+            let gone = self.pool.destroy_bookmarks(&[list]).await;
+            gone.and_then(accepted).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys redacted copies, also those of an earlier boot.
+    pub(super) async fn destroy_copies(&mut self) -> Result<(), String> {
+        // A snapshot's name comes behind that of its dataset, and has to go first.
+        for name in self
+            .names()
+            .keys()
+            .rev()
+            .filter(|name| name.starts_with(COPY))
+        {
+            let mut next = self.names();
+            next.remove(name);
+            self.begin(next);
+            let gone = if is_snapshot(name) {
+                let doomed = [name.clone()];
+                self.pool
+                    .destroy_snapshots(&doomed, false)
+                    .await
+                    .and_then(accepted)
+            } else {
+                let options = DestroyOptions::default();
+                self.pool.destroy_dataset(name, options).await
+            };
+            self.end(gone)?;
         }
         Ok(())
     }

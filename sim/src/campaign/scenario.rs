@@ -293,24 +293,26 @@ impl Plan {
         }
     }
 
-    /// As [`Plan::history`], and snapshots are sent and received.
+    /// As [`Plan::history`], and snapshots are sent, received, and redacted.
     #[must_use]
     pub fn replicas(seed: u64) -> Self {
         Self {
             habits: Habits {
                 replicas: true,
+                redaction: true,
                 encryption: false,
             },
             ..Self::history(seed)
         }
     }
 
-    /// As [`Plan::replicas`], and datasets are encrypted.
+    /// As [`Plan::replicas`] without redaction, and datasets are encrypted.
     #[must_use]
     pub fn encryption(seed: u64) -> Self {
         Self {
             habits: Habits {
                 replicas: true,
+                redaction: false,
                 encryption: true,
             },
             ..Self::history(seed)
