@@ -18,8 +18,8 @@ use crate::terminal::{self, SilentTerminal};
 
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Longer payloads are sent apart from their header.
-const JOINED_BYTES: usize = 4096;
+/// Bytes of a payload that are received without a copy; longer ones are sent apart from their header.
+const KEY_BYTES: usize = 4096;
 /// Bytes of input in a frame.
 const INPUT_BYTES: usize = 256 << 10;
 
@@ -92,8 +92,8 @@ impl Frame {
             Err(error) => return Err(error),
         }
         let (kind, length) = read_header(header)?;
-        // A mebibyte at most, which takes memory as bytes come. Where it grew, keys would leave a copy, and streams cost one.
-        let mut payload = Vec::with_capacity(length);
+        // It grows as bytes come: a length alone costs nothing. Keys, which are short, must leave no copy where it grew.
+        let mut payload = Vec::with_capacity(length.min(KEY_BYTES));
         if from.take(length as u64).read_to_end(&mut payload).await? < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -339,7 +339,7 @@ async fn write_frames(
     kind: u8,
     payload: &[u8],
 ) -> io::Result<()> {
-    if payload.len() <= JOINED_BYTES {
+    if payload.len() <= KEY_BYTES {
         return to.write_all(&frame_bytes(kind, payload)?).await;
     }
     // A second call costs less than a copy.
