@@ -41,6 +41,8 @@ pub struct CertificateFiles {
     pub certificates: String,
     /// Private key.
     pub key: String,
+    /// It is in the directory: the next look there finds the same one.
+    pub is_stored: bool,
 }
 
 /// Returns the certificate in `directory`, made for `names` (DNS names and addresses) if there is none, or if the one made here ends
@@ -63,7 +65,11 @@ pub fn load_or_make(
             .lines()
             .find_map(|line| line.strip_prefix(MADE_HERE)?.parse::<u64>().ok());
         if end.is_none_or(|end| now + RENEWED_DAYS * ONE_DAY_SECONDS < end) {
-            return Ok(CertificateFiles { certificates, key });
+            return Ok(CertificateFiles {
+                certificates,
+                key,
+                is_stored: true,
+            });
         }
     }
     let mut params = rcgen::CertificateParams::new(names)?;
@@ -78,13 +84,15 @@ pub fn load_or_make(
     params.not_after = at(end).into();
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let key = rcgen::KeyPair::generate()?;
-    let made = CertificateFiles {
-        certificates: format!("{MADE_HERE}{end}\n{}", params.self_signed(&key)?.pem()),
-        key: key.serialize_pem(),
-    };
+    let certificates = format!("{MADE_HERE}{end}\n{}", params.self_signed(&key)?.pem());
+    let key = key.serialize_pem();
     // One that is lost with this process is better than no console: the log shows its fingerprint.
-    let _ = write(&key_path, &made.key).and_then(|()| write(&cert_path, &made.certificates));
-    Ok(made)
+    let stored = write([(&key_path, &key), (&cert_path, &certificates)]);
+    Ok(CertificateFiles {
+        certificates,
+        key,
+        is_stored: stored.is_ok(),
+    })
 }
 
 /// Returns the SHA-256 fingerprint of a certificate as browsers show it: pairs of hexadecimal digits.
@@ -170,18 +178,23 @@ fn read(path: &Path) -> Result<Option<String>, CertificateError> {
     }
 }
 
-/// Writes a file that is whole or not there.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+/// Writes files that go together: none takes its place before all are written, so that a full disk parts no key from its certificate.
+fn write(files: [(&Path, &str); 2]) -> std::io::Result<()> {
+    let new = |path: &Path| path.with_extension("new");
+    for (path, text) in files {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(new(path))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+    }
+    for (path, _) in files {
+        fs::rename(new(path), path)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -222,10 +235,30 @@ mod tests {
         assert_ne!(renewed, made);
         // The administrator's own stays, whatever the date.
         let (_, own) = made.certificates.split_once('\n').expect("two lines");
-        write(&directory.path().join("console-cert.pem"), own).expect("written");
+        fs::write(directory.path().join("console-cert.pem"), own).expect("written");
         let kept = load(&names, now + 9_000 * ONE_DAY_SECONDS).expect("read");
         assert_eq!(kept.certificates, own);
         let key = fs::metadata(directory.path().join("console-key.pem")).expect("there");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn one_that_cannot_be_stored_is_said_to_be_lost() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let names = || vec!["localhost".to_owned()];
+        let now = 1_800_000_000;
+        let gone = directory.path().join("gone");
+        let [first, second] =
+            [(); 2].map(|()| load_or_make(&gone, names(), now).expect("a certificate"));
+        assert!(!first.is_stored && !second.is_stored && first != second);
+        let stored = load_or_make(directory.path(), names(), now).expect("a certificate");
+        assert!(stored.is_stored);
+        // The renewed one cannot be stored whole: both files stay as they are.
+        fs::create_dir(directory.path().join("console-cert.new")).expect("made");
+        let later = now + 370 * ONE_DAY_SECONDS;
+        let renewed = load_or_make(directory.path(), names(), later).expect("a certificate");
+        assert!(!renewed.is_stored && renewed.key != stored.key);
+        let again = load_or_make(directory.path(), names(), now).expect("read");
+        assert_eq!(again, stored);
     }
 }

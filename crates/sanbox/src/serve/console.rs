@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use manage::api::{self, Api, Peer};
-use manage::certificate;
+use manage::certificate::{self, CertificateError, CertificateFiles};
 use manage::config::Config;
 use manage::database::seconds_since_epoch;
 use manage::jobs::{Jobs, Notice};
@@ -73,11 +73,12 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
     if listeners.is_empty() {
         return Ok(());
     }
-    let (tls, fingerprint) = tls(appliance, &addresses)?;
+    let files = certificate_files(appliance, &addresses)?;
+    let (tls, fingerprint) = tls(&files)?;
     let renewal = CertificateRenewal {
         appliance: Arc::downgrade(appliance),
         addresses,
-        fingerprint: fingerprint.clone(),
+        files,
     };
     let token = match api.accounts.needs_setup() {
         true => Some(api.accounts.new_setup_token(seconds_since_epoch()).await?),
@@ -103,8 +104,8 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
 struct CertificateRenewal {
     appliance: Weak<Appliance>,
     addresses: Vec<SocketAddr>,
-    /// Of the certificate in use.
-    fingerprint: String,
+    /// The certificate in use.
+    files: CertificateFiles,
 }
 
 impl CertificateRenewal {
@@ -117,27 +118,32 @@ impl CertificateRenewal {
             };
             let addresses = self.addresses.clone();
             // A state disk that hangs holds up nothing else.
-            let loaded = tokio::task::spawn_blocking(move || tls(&appliance, &addresses)).await;
-            let error = match loaded {
-                Ok(Ok((_, fingerprint))) if fingerprint == self.fingerprint => None,
-                Ok(Ok((tls, fingerprint))) => {
-                    *server.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
-                    tracing::info!(
-                        target: CONSOLE,
-                        "another certificate is in use, with the SHA-256 fingerprint {fingerprint}"
-                    );
-                    self.fingerprint = fingerprint;
-                    None
-                }
-                // Perhaps one file was replaced and the other is to follow.
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(error) => Some(error.to_string()),
+            let load = move || certificate_files(&appliance, &addresses);
+            let error = match tokio::task::spawn_blocking(load).await {
+                // Where none can be stored, another one is made at each look: clients keep that which they know.
+                Ok(Ok(files)) if !files.is_stored || files == self.files => None,
+                Ok(Ok(files)) => self.replace(files, server).err(),
+                Ok(Err(error)) => Some(error.into()),
+                Err(error) => Some(error.into()),
             };
+            let error = error.map(|error| format!("{error:#}"));
             if let Some(error) = error.as_ref().filter(|error| told.as_ref() != Some(*error)) {
                 tracing::warn!(target: CONSOLE, "the certificate before stays in use: {error}");
             }
             told = error;
         }
+    }
+
+    /// Puts another certificate to use. One that does not go with its key is perhaps replaced by halves.
+    fn replace(&mut self, files: CertificateFiles, server: &ConsoleServer) -> anyhow::Result<()> {
+        let (tls, fingerprint) = tls(&files)?;
+        *server.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        tracing::info!(
+            target: CONSOLE,
+            "another certificate is in use, with the SHA-256 fingerprint {fingerprint}"
+        );
+        self.files = files;
+        Ok(())
     }
 }
 
@@ -209,7 +215,11 @@ fn announce(listeners: &[TcpListener], token: Option<&str>, fingerprint: &str) {
     );
 }
 
-fn tls(appliance: &Appliance, addresses: &[SocketAddr]) -> anyhow::Result<(TlsAcceptor, String)> {
+/// The certificate of the state directory, made for these addresses if need be.
+fn certificate_files(
+    appliance: &Appliance,
+    addresses: &[SocketAddr],
+) -> Result<CertificateFiles, CertificateError> {
     let mut names = vec![
         "localhost".to_owned(),
         Ipv4Addr::LOCALHOST.to_string(),
@@ -225,7 +235,11 @@ fn tls(appliance: &Appliance, addresses: &[SocketAddr]) -> anyhow::Result<(TlsAc
             names.push(name);
         }
     }
-    let files = certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())?;
+    certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())
+}
+
+/// What serves TLS with a certificate, and the certificate's fingerprint.
+fn tls(files: &CertificateFiles) -> anyhow::Result<(TlsAcceptor, String)> {
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(files.certificates.as_bytes())
             .collect::<Result<_, _>>()
