@@ -30,7 +30,7 @@ pub(crate) const NEWEST: Txg = Txg(u64::MAX);
 /// Bytes of a block of dnodes.
 pub(crate) const DNODE_BLOCK: u32 = 16 << 10;
 /// 512-byte slots in a block of dnodes.
-pub(crate) const SLOTS: u64 = 32;
+pub const SLOTS: u64 = 32;
 const _: () = assert!(SLOTS << ondisk::DNODE_SHIFT == DNODE_BLOCK as u64);
 /// Largest object number (format: 2^48 - 1).
 pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;

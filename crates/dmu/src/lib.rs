@@ -37,8 +37,9 @@ pub mod zap;
 mod tests;
 
 pub use arc::SecondLevel;
+pub use dnode::SLOTS as DNODES_OF_BLOCK;
 pub use error::{DmuError, Result};
-pub use objset::Objset;
+pub use objset::{FIRST_ACCOUNTING, Objset};
 pub use traverse::{Traversal, TraverseItem, TraverseOptions};
 pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
 pub use types::{

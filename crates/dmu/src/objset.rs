@@ -37,6 +37,8 @@ pub(crate) const USER_USED: ObjectId = ObjectId(u64::MAX);
 pub(crate) const GROUP_USED: ObjectId = ObjectId(u64::MAX - 1);
 /// Usage by project.
 pub(crate) const PROJECT_USED: ObjectId = ObjectId(u64::MAX - 2);
+/// Objects from here on are those of accounting, which streams do not bring.
+pub const FIRST_ACCOUNTING: ObjectId = PROJECT_USED;
 
 /// An object set. Clones are handles to the same one; open a root pointer once only.
 #[derive(Clone)]

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
-use ondisk::feature::Feature;
 use ondisk::zil::ZilHeader;
 use ondisk::{ObjectId, Txg};
 
@@ -613,10 +612,7 @@ impl DslPool {
         let wanted = snapshot.features.borrow().clone();
         let has = state.features.borrow().clone();
         for feature in has.difference(&wanted).copied() {
-            let known = Feature::by_name(feature).expect("named by this crate");
-            self.features.decr(feature, tx).await?;
-            zap::remove(&self.mos, state.object, known.guid, tx).await?;
-            state.features.borrow_mut().remove(feature);
+            self.deactivate(state, feature, tx).await?;
         }
         self.activate_features_of(snapshot, state, tx).await
     }

@@ -13,7 +13,10 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use dmu::{ObjectInfo, Objset, Traversal, TraverseItem, TraverseOptions, Tx};
+use dmu::{
+    DNODES_OF_BLOCK, FIRST_ACCOUNTING, ObjectInfo, Objset, Traversal, TraverseItem,
+    TraverseOptions, Tx,
+};
 use ondisk::redaction::{ENTRY_BLOCKS_MAX, RedactedBlocks, RedactionHeader};
 use ondisk::{DnodePhys, ObjectId, ObjsetType, Txg};
 
@@ -28,10 +31,6 @@ use crate::property::DatasetKind;
 use crate::redaction_list::ENTRIES_OF_BLOCK;
 use crate::sync_task::SyncTask;
 
-/// Objects from here on are the accounting ones, whose blocks are never sent.
-const ACCOUNTING: u64 = u64::MAX - 2;
-/// Dnodes of a block of the table.
-const TABLE_SLOTS: u64 = 32;
 /// The object with the names of the others, and its entry of the deleted files that are still open.
 const MASTER_NODE: ObjectId = ObjectId(1);
 const UNLINKED_SET: &str = "DELETE_QUEUE";
@@ -345,7 +344,7 @@ impl ChangedRanges {
 
     async fn range_of(&mut self, item: &TraverseItem) -> Result<Option<BlockRange>> {
         let object = item.object.0;
-        if object >= ACCOUNTING {
+        if object >= FIRST_ACCOUNTING.0 {
             return Ok(None);
         }
         if let Some(dnode) = &item.dnode {
@@ -400,10 +399,10 @@ impl ChangedRanges {
         let last = first.saturating_add(span - 1);
         if object == 0 {
             BlockRange {
-                first: (first.saturating_mul(TABLE_SLOTS), 0),
+                first: (first.saturating_mul(DNODES_OF_BLOCK), 0),
                 last: (
-                    last.saturating_mul(TABLE_SLOTS)
-                        .saturating_add(TABLE_SLOTS - 1),
+                    last.saturating_mul(DNODES_OF_BLOCK)
+                        .saturating_add(DNODES_OF_BLOCK - 1),
                     u64::MAX,
                 ),
             }

@@ -57,20 +57,17 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "features are counted in syncing context");
-        let name = feature().name;
         let was_redacted = state.is_redacted();
         if let Some(guids) = guids {
             if !was_redacted {
-                self.features.incr(name, tx).await?;
+                self.features.incr(REDACTED, tx).await?;
                 self.zapify(state.object, tx).await?;
             }
             let value = ZapValue::U64(guids);
             zap::update(&self.mos, state.object, feature().guid, &value, tx).await?;
-            state.features.borrow_mut().insert(name);
+            state.features.borrow_mut().insert(REDACTED);
         } else if was_redacted {
-            self.features.decr(name, tx).await?;
-            zap::remove(&self.mos, state.object, feature().guid, tx).await?;
-            state.features.borrow_mut().remove(name);
+            self.deactivate(state, REDACTED, tx).await?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::error::{DslError, RedactionError, Result};
 const BLOCK_BYTES: u32 = 128 << 10;
 const _: () = assert!(BLOCK_BYTES as u64 == OLD_MAX_BLOCK_SIZE);
 /// Bytes of an entry.
-const ENTRY_BYTES: u64 = RedactedBlocks::SIZE as u64;
+pub(crate) const ENTRY_BYTES: u64 = RedactedBlocks::SIZE as u64;
 /// Entries of a data block: so many are written in one txg.
 pub(crate) const ENTRIES_OF_BLOCK: usize = BLOCK_BYTES as usize / RedactedBlocks::SIZE;
 /// Guids that fit a spill block.
@@ -62,9 +62,9 @@ impl DslPool {
     pub(crate) async fn create_list(&self, header: &RedactionHeader, tx: &Tx) -> Result<ObjectId> {
         assert!(tx.is_syncing(), "a list is made in syncing context");
         let kind = ObjectType::UINT64_METADATA;
-        let mut bytes = header.encode();
-        let has_spill = bytes.len() > BONUS_MAX_SMALL;
-        let bonus = bytes.len().min(BONUS_MAX_SMALL);
+        let len = header.encode().len();
+        let has_spill = len > BONUS_MAX_SMALL;
+        let bonus = len.min(BONUS_MAX_SMALL);
         let spec = AllocSpec::new(kind)
             .block_size(BLOCK_BYTES)
             .bonus(kind, u16::try_from(bonus).expect("at most 320"));
@@ -73,13 +73,28 @@ impl DslPool {
         if has_spill {
             // With the full bonus the dnode got one block pointer: further ones would lie where the spill pointer stands.
             self.mos.set_bonus(list, kind, &[], tx).await?;
+            self.features.incr("redaction_list_spill", tx).await?;
+        }
+        self.put_list_header(list, header, has_spill, tx).await?;
+        Ok(list)
+    }
+
+    async fn put_list_header(
+        &self,
+        list: ObjectId,
+        header: &RedactionHeader,
+        in_spill: bool,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mut bytes = header.encode();
+        if in_spill {
             bytes.resize(bytes.len().next_multiple_of(512), 0);
             self.mos.set_spill(list, Some(&bytes), tx).await?;
-            self.features.incr("redaction_list_spill", tx).await?;
         } else {
+            let kind = ObjectType::UINT64_METADATA;
             self.mos.set_bonus(list, kind, &bytes, tx).await?;
         }
-        Ok(list)
+        Ok(())
     }
 
     /// Writes entries behind those that a list has, and how far it has come. Syncing context.
@@ -102,15 +117,8 @@ impl DslPool {
         }
         header.entries += entries.len() as u64;
         (header.last_object, header.last_block) = (last_object, last_block);
-        let mut bytes = header.encode();
-        if self.mos.spill(list).await?.is_some() {
-            bytes.resize(bytes.len().next_multiple_of(512), 0);
-            self.mos.set_spill(list, Some(&bytes), tx).await?;
-        } else {
-            let kind = ObjectType::UINT64_METADATA;
-            self.mos.set_bonus(list, kind, &bytes, tx).await?;
-        }
-        Ok(())
+        let in_spill = self.mos.spill(list).await?.is_some();
+        self.put_list_header(list, &header, in_spill, tx).await
     }
 
     /// Destroys a list with its bookmark. Syncing context.

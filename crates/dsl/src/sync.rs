@@ -330,6 +330,21 @@ impl DslPool {
         Ok(())
     }
 
+    /// Counts a per-dataset feature for a dataset no longer that has it. Syncing context.
+    pub(crate) async fn deactivate(
+        &self,
+        state: &DatasetState,
+        feature: &'static str,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(tx.is_syncing(), "deactivate happens in syncing context");
+        let known = Feature::by_name(feature).expect("named by this crate");
+        self.features.decr(feature, tx).await?;
+        zap::remove(&self.mos, state.object, known.guid, tx).await?;
+        state.features.borrow_mut().remove(feature);
+        Ok(())
+    }
+
     /// Zapifies a dataset or directory object: makes it a ZAP and keeps its bonus. Syncing context.
     pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "zapify happens in syncing context");

@@ -11,7 +11,7 @@ use std::path::Path;
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle};
 
-use crate::appliance::{Appliance, mount_flags, mount_query};
+use crate::appliance::{Appliance, is_redacted, mount_flags, mount_query};
 
 /// What is about to change of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,10 +130,7 @@ impl Affected {
             let (point, may) = (text(info, "mountpoint"), text(info, "canmount"));
             // canmount: 0 is off, 1 on, 2 noauto.
             let wanted = self.mounted.contains(&info.guid) && may != "0"
-                || others_too
-                    && self.all.contains(&info.guid)
-                    && may == "1"
-                    && text(info, "redacted") != "1";
+                || others_too && self.all.contains(&info.guid) && may == "1" && !is_redacted(info);
             let free = appliance.mounts().mounted(info.guid).is_none();
             if wanted
                 && free

@@ -14,10 +14,7 @@ use runtime::IoBuf;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, RedactionError, Result};
 use crate::lists_in_use::ListHold;
-use crate::redaction_list::ENTRIES_OF_BLOCK;
-
-/// Bytes of an entry.
-const ENTRY_BYTES: u64 = RedactedBlocks::SIZE as u64;
+use crate::redaction_list::{ENTRIES_OF_BLOCK, ENTRY_BYTES};
 
 impl DslPool {
     /// Opens a complete list to read it from an object and block on.

@@ -9,14 +9,12 @@
 //! Where ranges overlap, the upper one in the picture counts; what both lists have is left out, because the receiver has not got it
 //! either. OpenZFS: module/zfs/dmu_send.c, find_next_range.
 
+use dmu::DNODES_OF_BLOCK;
 use ondisk::{BlockPointer, DnodePhys};
 use runtime::IoBuf;
 
 use super::list_reader::ListReader;
 use crate::error::Result;
-
-/// Dnodes of a block of the table.
-const TABLE_SLOTS: u64 = 32;
 
 /// Blocks of an object, from the first to before the end; of object 0, blocks of the table of dnodes.
 pub(super) struct SendRange {
@@ -69,7 +67,7 @@ impl SendRange {
             _ => 2,
         };
         if self.object == 0 {
-            (self.first.saturating_mul(TABLE_SLOTS), rank, 0)
+            (self.first.saturating_mul(DNODES_OF_BLOCK), rank, 0)
         } else {
             (self.object, rank, self.first)
         }

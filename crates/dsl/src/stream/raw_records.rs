@@ -4,7 +4,7 @@
 //! shape that the stream says, and the MAC of its block comes with the first object of the block.
 //! OpenZFS: module/zfs/dmu_recv.c, receive_object, receive_object_range.
 
-use dmu::{AllocSpec, EncryptedDnode, ObjectInfo, Objset, Tx};
+use dmu::{AllocSpec, DNODES_OF_BLOCK, EncryptedDnode, ObjectInfo, Objset, Tx};
 use ondisk::stream::{
     CryptParams, Object, ObjectExtent, ObjectRange, Spill, TO_THE_END, Write, record_flags,
 };
@@ -17,8 +17,6 @@ use super::receive::{DnodeRange, METADATA_BYTES, Receiver, block_pointers, objec
 use crate::error::{DslError, Result};
 use crate::types::Estimate;
 
-/// Dnodes of a block.
-const SLOTS: u64 = 32;
 /// Bytes of the largest spill block.
 const SPILL_MAX: u64 = 128 << 10;
 /// Levels of a tree. OpenZFS: include/sys/dnode.h, DN_MAX_LEVELS
@@ -33,7 +31,7 @@ impl Receiver {
 
     /// The block of dnodes that the next objects stand in.
     pub(super) fn object_range(&mut self, record: &ObjectRange) -> Result<()> {
-        if record.slots != SLOTS || !record.first_object.is_multiple_of(SLOTS) {
+        if record.slots != DNODES_OF_BLOCK || !record.first_object.is_multiple_of(DNODES_OF_BLOCK) {
             return Err(malformed("range of objects"));
         }
         check_order_of_bytes(record.flags)?;
@@ -48,7 +46,7 @@ impl Receiver {
     pub(super) async fn raw_object(&mut self, record: &Object, payload: &[u8]) -> Result<()> {
         let range = self.range.filter(|range| {
             let at = record.object.checked_sub(range.first);
-            at.is_some_and(|at| at < SLOTS)
+            at.is_some_and(|at| at < DNODES_OF_BLOCK)
         });
         let range = range.ok_or_else(|| malformed("object outside its range"))?;
         let spec = shape(record)?.indirect_shift(record.indirect_shift);

@@ -10,14 +10,16 @@
 use std::collections::VecDeque;
 
 use arc::SecondLevel;
-use dmu::{Objset, Services, Traversal, TraverseItem, TraverseOptions};
+use dmu::{
+    DNODES_OF_BLOCK, FIRST_ACCOUNTING, Objset, Services, Traversal, TraverseItem, TraverseOptions,
+};
 use ondisk::stream::{
     Begin, CryptParams, Object, ObjectExtent, ObjectRange, Spill, StreamKind, StreamRecord,
     TO_THE_END, Write, WriteEmbedded, begin_flags, record_flags, stream_feature,
 };
 use ondisk::{
-    BlockPointer, ChecksumKind, Compression, DnodePhys, OLD_MAX_BLOCK_SIZE, ObjectId, ObjectType,
-    ObjsetType, Txg,
+    BlockPointer, ChecksumKind, Compression, DNODE_SHIFT, DnodePhys, OLD_MAX_BLOCK_SIZE, ObjectId,
+    ObjectType, ObjsetType, Txg,
 };
 use runtime::{IoBuf, JoinHandle};
 use zio::{Bookmark, IoClass, ReadProps, ZioError};
@@ -35,13 +37,8 @@ const READ_AHEAD_BYTES: u64 = 16 << 20;
 const READ_AHEAD_RECORDS: usize = 512;
 /// A chunk is handed out when it has so many bytes; it may be longer by the largest block.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Dnodes of a block of the table, and bytes of one.
-const DNODE_SHIFT: u32 = 9;
-const TABLE_BLOCK: u64 = 16 << 10;
 /// Block number of spill blocks. OpenZFS: include/sys/dmu.h, DMU_SPILL_BLKID.
 const SPILL_BLOCK: u64 = u64::MAX - 1;
-/// Objects from here on are the accounting ones, which are not sent.
-const ACCOUNTING: u64 = u64::MAX - 2;
 
 /// What a stream may contain, as `zfs send` is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -427,7 +424,7 @@ impl Sender {
 
     fn range_of(&mut self, item: TraverseItem) -> Result<Option<SendRange>> {
         let object = item.object.0;
-        if object >= ACCOUNTING {
+        if object >= FIRST_ACCOUNTING.0 {
             return Ok(None);
         }
         if let Some(dnode) = item.dnode {
@@ -468,7 +465,7 @@ impl Sender {
         } = range;
         match content {
             RangeContent::Table(bp) => self.ahead.push_back(Planned::ObjectRange {
-                first: first.saturating_mul(TABLE_BLOCK >> DNODE_SHIFT),
+                first: first.saturating_mul(DNODES_OF_BLOCK),
                 bp,
             }),
             RangeContent::Dnode { dnode, raw_bonus } => self.plan_dnode(object, dnode, raw_bonus),
@@ -481,11 +478,7 @@ impl Sender {
                 self.plan_block((object, object_type, block_size), first, bp)?;
             }
             RangeContent::Spill(bp) => {
-                let reading = if self.is_sent_embedded(&bp) {
-                    None
-                } else {
-                    self.read(object, &bp, SPILL_BLOCK)
-                };
+                let reading = self.read(object, &bp, SPILL_BLOCK);
                 self.ahead.push_back(Planned::Spill {
                     object,
                     bp,
@@ -526,11 +519,7 @@ impl Sender {
         if bp.lsize() != block_size {
             return Err(DslError::corrupt("block sizes", ObjectId(object)));
         }
-        let reading = if self.is_sent_embedded(&bp) {
-            None
-        } else {
-            self.read(object, &bp, block)
-        };
+        let reading = self.read(object, &bp, block);
         self.ahead.push_back(Planned::Block {
             object,
             object_type,
@@ -603,7 +592,7 @@ impl Sender {
             self.objects_max = dnode
                 .max_block_id
                 .saturating_add(1)
-                .saturating_mul(TABLE_BLOCK >> DNODE_SHIFT);
+                .saturating_mul(DNODES_OF_BLOCK);
             return None;
         }
         self.visited = VisitedShape {
@@ -626,13 +615,7 @@ impl Sender {
             block_size: u64::from(dnode.data_block_sectors) << DNODE_SHIFT,
         };
         let old = dnode.spill.filter(|bp| bp.birth() <= self.from_txg);
-        let spill = old.map(|bp| {
-            if self.is_sent_embedded(&bp) {
-                (bp, None)
-            } else {
-                (bp, self.read(object, &bp, SPILL_BLOCK))
-            }
-        });
+        let spill = old.map(|bp| (bp, self.read(object, &bp, SPILL_BLOCK)));
         self.ahead.push_back(Planned::Dnode {
             object,
             dnode,
@@ -663,7 +646,7 @@ impl Sender {
 
     fn plan_hole(&mut self, object: u64, first: u64, end: u64) {
         if object == 0 {
-            let slots = TABLE_BLOCK >> DNODE_SHIFT;
+            let slots = DNODES_OF_BLOCK;
             self.ahead.push_back(Planned::FreeObjects {
                 first: first.saturating_mul(slots),
                 count: (end - first).saturating_mul(slots),
@@ -716,7 +699,7 @@ impl Sender {
         if dnode.is_free() || dnode.bonus.is_empty() {
             return None;
         }
-        let first = block.checked_mul(TABLE_BLOCK >> DNODE_SHIFT)?;
+        let first = block.checked_mul(DNODES_OF_BLOCK)?;
         let at = to_usize(object.checked_sub(first)?) << DNODE_SHIFT;
         let area = super::raw::bonus_area(dnode);
         (at + area.end <= bytes.len()).then(|| bytes.slice(at + area.start..at + area.end))
@@ -752,8 +735,12 @@ impl Sender {
         self.has(stream_feature::RAW) && bp.uses_crypt()
     }
 
-    /// Begins to read a block. What is not in memory is read past the cache, which others need more.
+    /// Begins to read a block, unless its pointer holds what is sent. What is not in memory is read past the cache, which others need
+    /// more.
     fn read(&mut self, object: u64, bp: &BlockPointer, block: u64) -> Option<Reading> {
+        if self.is_sent_embedded(bp) {
+            return None;
+        }
         self.ahead_bytes += bp.lsize();
         if self.options.dry_run {
             return None;
@@ -816,7 +803,7 @@ impl Sender {
             Planned::ObjectRange { first, bp } => {
                 let record = ObjectRange {
                     first_object: first,
-                    slots: TABLE_BLOCK >> DNODE_SHIFT,
+                    slots: DNODES_OF_BLOCK,
                     to_guid: self.to_guid,
                     crypt: super::raw::params_of(&bp),
                     flags: 0,

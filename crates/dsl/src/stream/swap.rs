@@ -6,9 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use dmu::Tx;
-use dmu::zap;
 use ondisk::dsl::{DslDatasetPhys, UsedBy};
-use ondisk::feature::Feature;
 
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
@@ -100,10 +98,7 @@ impl DslPool {
         );
         for (state, has, gets) in [(head, &h, &c), (clone, &c, &h)] {
             for feature in has.difference(gets) {
-                let known = Feature::by_name(feature).expect("named by this crate");
-                self.features.decr(feature, tx).await?;
-                zap::remove(&self.mos, state.object, known.guid, tx).await?;
-                state.features.borrow_mut().remove(feature);
+                self.deactivate(state, feature, tx).await?;
             }
             for feature in gets.difference(has).filter(|name| **name != REDACTED) {
                 self.activate(state, feature, tx).await?;

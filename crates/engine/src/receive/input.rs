@@ -98,13 +98,15 @@ impl Input {
         }
     }
 
+    fn payload_len(&self, max: u64) -> Result<usize, InputError> {
+        let len = Some(self.reader.payload_left()).filter(|len| *len <= max);
+        len.and_then(|len| usize::try_from(len).ok())
+            .ok_or(InputError::Malformed)
+    }
+
     /// The payload of the last record, of at most `max` bytes.
     pub(super) async fn payload(&mut self, max: u64) -> Result<IoBuf, InputError> {
-        let len = self.reader.payload_left();
-        if len > max {
-            return Err(InputError::Malformed);
-        }
-        let len = usize::try_from(len).map_err(|_| InputError::Malformed)?;
+        let len = self.payload_len(max)?;
         let mut payload = IoBufMut::scratch(len);
         if self.fill(&mut payload).await < len {
             return Err(InputError::Truncated);
@@ -115,11 +117,7 @@ impl Input {
 
     /// The list of names and values behind a BEGIN; an empty one where there is none.
     pub(super) async fn list(&mut self) -> Result<NvList, InputError> {
-        let len = self.reader.payload_left();
-        if len > LIST_BYTES_MAX {
-            return Err(InputError::Malformed);
-        }
-        let len = usize::try_from(len).map_err(|_| InputError::Malformed)?;
+        let len = self.payload_len(LIST_BYTES_MAX)?;
         // It grows as bytes come: a length alone costs nothing.
         let mut bytes = Vec::new();
         while bytes.len() < len {

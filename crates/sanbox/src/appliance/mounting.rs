@@ -90,9 +90,9 @@ impl Appliance {
             None => String::new(),
         };
         let point = text("mountpoint");
-        // canmount: 1 is on. A dataset that was received redacted is mounted by 'zfs mount -f' alone.
+        // canmount: 1 is on.
         if text("canmount") != "1"
-            || text("redacted") == "1"
+            || is_redacted(info)
             || !point.starts_with('/')
             || self.mounts.mounted(info.guid).is_some()
         {
@@ -102,6 +102,12 @@ impl Appliance {
             tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }
+}
+
+/// Whether a dataset was received redacted: such a one is mounted by `zfs mount -f` alone. The property is among those of [`mount_query`].
+pub(crate) fn is_redacted(info: &DatasetInfo) -> bool {
+    let property = info.property("redacted");
+    property.and_then(|property| property.value.number()) == Some(1)
 }
 
 /// The properties that say where and whether a file system is mounted.

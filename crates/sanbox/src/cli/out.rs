@@ -2,8 +2,9 @@
 //! control connection. Text is gathered and handed on in order, so that standard output and standard
 //! error keep their sequence, and a slow reader holds up the command and not the memory.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,29 +52,13 @@ impl Out {
         }))
     }
 
-    /// Adds bytes to a stream.
-    pub(crate) fn push(&self, stream: Stream, bytes: &[u8]) {
-        let mut pending = self
-            .0
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// Adds bytes to a stream. Those that are given away are not copied where none wait.
+    pub(crate) fn push<'a>(&self, stream: Stream, bytes: impl Into<Cow<'a, [u8]>>) {
+        let bytes = bytes.into();
+        let mut pending = self.pending();
         match pending.last_mut() {
-            Some((last, buffer)) if *last == stream => buffer.extend_from_slice(bytes),
-            _ => pending.push((stream, bytes.to_vec())),
-        }
-    }
-
-    /// Adds many bytes to a stream; they are not copied where none wait.
-    pub(crate) fn push_all(&self, stream: Stream, bytes: Vec<u8>) {
-        let mut pending = self
-            .0
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match pending.last_mut() {
-            Some((last, buffer)) if *last == stream => buffer.extend(bytes),
-            _ => pending.push((stream, bytes)),
+            Some((last, buffer)) if *last == stream => buffer.extend_from_slice(&bytes),
+            _ => pending.push((stream, bytes.into_owned())),
         }
     }
 
@@ -119,13 +104,14 @@ impl Out {
     }
 
     fn take(&self) -> Vec<(Stream, Vec<u8>)> {
-        std::mem::take(
-            &mut *self
-                .0
-                .pending
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        std::mem::take(&mut *self.pending())
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Vec<(Stream, Vec<u8>)>> {
+        self.0
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -162,7 +162,7 @@ pub(super) async fn cat(session: &Session, args: &Arguments) -> Outcome {
             loop {
                 let data = fs.read(attr.id, offset, CHUNK_BYTES, &cred).await?;
                 for piece in &data.pieces {
-                    session.out.push(Stream::Out, piece);
+                    session.out.push(Stream::Out, &**piece);
                 }
                 if session.out.flush().await.is_err() {
                     return Ok(true);

@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use super::keys::{self, KeyInput};
 use super::{open, shown};
-use crate::appliance::{KnownPool, ShareProtocol};
+use crate::appliance::{KnownPool, ShareProtocol, is_redacted};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 use crate::follow::{Affected, Change};
@@ -113,12 +113,6 @@ fn query() -> PropertyQuery {
         "redacted",
     ];
     PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect())
-}
-
-/// Whether a dataset was received redacted.
-fn is_redacted(info: &DatasetInfo) -> bool {
-    let property = info.property("redacted");
-    property.and_then(|property| property.value.number()) == Some(1)
 }
 
 /// All file systems of all pools.

@@ -592,7 +592,7 @@ async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &O
         copy(session, pool, request, options).await?;
     }
     if !plan.head.is_empty() {
-        session.out.push(Stream::Out, &package_end());
+        session.out.push(Stream::Out, package_end());
     }
     Ok(())
 }
@@ -614,7 +614,7 @@ async fn copy(
     let (mut told, mut sent) = (Instant::now(), 0_u64);
     while let Some(chunk) = stream.next().await.map_err(fail)? {
         sent += chunk.len() as u64;
-        session.out.push_all(Stream::Out, chunk);
+        session.out.push(Stream::Out, chunk);
         if options.progress && told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
             let time = clock();
