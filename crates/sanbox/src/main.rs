@@ -255,10 +255,8 @@ impl Invocation {
             return Ok(0);
         }
         logging::start_plain();
-        if self.moves_a_stream()
-            && let Some(code) = self.reach_worker(&state).await?
-        {
-            return Ok(code);
+        if self.moves_a_stream() {
+            return self.reach_worker(&state).await;
         }
         let lock = match self.reach(&state).await? {
             Route::Done(code) => return Ok(code),
@@ -362,20 +360,20 @@ impl Invocation {
         }
     }
 
-    /// Has a process that works for commands do the work, and starts one when there is none; `None` when it cannot work: the reason is
-    /// found out by doing the work here.
-    async fn reach_worker(&self, state: &StateDirectory) -> anyhow::Result<Option<u8>> {
+    /// Has a process that works for commands do the work, and starts one when there is none. Never does the work here: the other end
+    /// of the pipe would wait for the pools, and this one for the other end.
+    async fn reach_worker(&self, state: &StateDirectory) -> anyhow::Result<u8> {
         let began = Instant::now();
-        while began.elapsed() < LOCK_TIMEOUT {
+        loop {
             if let Some(code) = self.ask(state)? {
-                return Ok(Some(code));
+                return Ok(code);
             }
-            if !start_worker(state)? {
-                return Ok(None);
+            if began.elapsed() > LOCK_TIMEOUT {
+                bail!(in_use(state));
             }
+            start_worker(state)?;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        Ok(None)
     }
 
     /// Has the daemon of `state` do the work; `None` when none runs.
@@ -408,32 +406,48 @@ impl PreparedCommand {
 /// The word for a process that works for commands, and ends when none is left.
 const WORKER: &str = "work-for-commands";
 
-/// Starts a process that opens the pools, unless another one has the lock, and waits until it answers. False when it cannot.
-fn start_worker(state: &StateDirectory) -> anyhow::Result<bool> {
+/// Where such a process says what goes wrong, in the state directory.
+const WORKER_LOG: &str = "worker.log";
+
+/// Starts a process that opens the pools, unless another one has the lock, and waits until it answers or has ended. Fails with its
+/// words.
+fn start_worker(state: &StateDirectory) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let Some(lock) = state.try_lock()? else {
-        return Ok(true);
+        return Ok(());
     };
-    drop(lock);
     let program = std::env::current_exe().context("cannot find this program")?;
+    let log = state.path().join(WORKER_LOG);
+    // A file: a pipe would have no reader when this process has ended.
+    let said =
+        std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    drop(lock);
     let mut worker = std::process::Command::new(program)
         .arg("--state")
         .arg(state.path())
         .arg(WORKER)
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
+        .stderr(said)
         // An interrupt of the commands is told by their connections.
         .process_group(0)
         .spawn()
         .context("cannot start a process that opens the pools")?;
-    // It answers, or has ended: with success when another process took the lock first.
+    // It answers, or has ended: with success when another process took the lock first, or it has served others.
     loop {
         if let Some(status) = worker.try_wait()? {
-            return Ok(status.success());
+            if status.success() {
+                return Ok(());
+            }
+            let words = std::fs::read_to_string(&log).unwrap_or_default();
+            let words = words.trim();
+            match words.strip_prefix("sanbox: ").unwrap_or(words) {
+                "" => bail!("the process that opens the pools ended with {status}"),
+                words => bail!(words.to_owned()),
+            }
         }
         if state.socket().exists() {
-            return Ok(true);
+            return Ok(());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
