@@ -15,6 +15,9 @@ use super::past_run::{self, Ended, PastRun};
 use super::{Backoff, CommonState, Job, JobError, Jobs, Progress, ReplicationError, Report};
 use crate::database::{Database, DatabaseError};
 
+/// How long a run that is to end may take for it.
+const END_MAX: Duration = Duration::from_secs(30);
+
 /// What a job does.
 #[derive(Clone, Debug, Default)]
 pub struct JobState {
@@ -188,6 +191,16 @@ impl Replications {
         let entries = self.entries();
         let running = entries.get(job).and_then(|entry| entry.running.as_ref());
         running.inspect(|(_, abort)| abort.abort()).is_some()
+    }
+
+    /// Ends the run of a job and waits until it has ended. Returns false when it has not after half a minute.
+    pub async fn stop(&self, job: &str) -> bool {
+        let stopped = async {
+            while self.cancel(job) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(END_MAX, stopped).await.is_ok()
     }
 
     /// Ends all runs, at the end of the process; none begins any more.

@@ -361,6 +361,16 @@ fn cancel(session: &Session, name: &str) -> Outcome {
     Err(session.fail(format!("the job '{name}' does not run")))
 }
 
+/// Ends a run that is under way: what comes next changes what it works on.
+async fn stop(session: &Session, name: &str) -> Result<(), Exit> {
+    match session.appliance.replications().stop(name).await {
+        true => Ok(()),
+        false => Err(session.fail(format!(
+            "the job '{name}' runs and does not end: give it again"
+        ))),
+    }
+}
+
 fn pause(session: &Session, name: &str, paused: bool) -> Outcome {
     let replications = session.appliance.replications();
     let changed = replications.change(|jobs| jobs.change(name, |job| job.paused = paused));
@@ -375,8 +385,7 @@ fn pause(session: &Session, name: &str, paused: bool) -> Outcome {
 
 async fn reset(session: &Session, name: &str) -> Outcome {
     let job = job(session, name)?;
-    let replications = session.appliance.replications();
-    replications.cancel(name);
+    stop(session, name).await?;
     let done = async {
         let target = target_of(&session.appliance, &job).await?;
         replication::reset(&job, &*target).await
@@ -389,7 +398,7 @@ async fn reset(session: &Session, name: &str) -> Outcome {
             .out
             .line(format!("gave up the interrupted receive into {dataset}"));
     }
-    replications.hurry(name);
+    session.appliance.replications().hurry(name);
     Ok(())
 }
 
@@ -420,34 +429,40 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     Ok(())
 }
 
+/// Runs a job, in place of a run that is under way.
+async fn last_run(session: &Session, job: &Job) -> Result<Result<Report, ReplicationError>, Exit> {
+    loop {
+        stop(session, &job.name).await?;
+        // None when it was due meanwhile, and runs again.
+        if let Some(ended) = run_job(&session.appliance, job).await {
+            return Ok(ended.result);
+        }
+    }
+}
+
 /// Puts the target in use. What the source has still is sent before, if it can be reached.
 async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
     let failed = |error: ReplicationError| {
         session.fail(format!("cannot fail over to '{}': {error}", job.to))
     };
-    let replications = session.appliance.replications();
-    replications.cancel(name);
     if args.has('n') {
         return preview(session, &job).await;
     }
+    let replications = session.appliance.replications();
     if !job.failed_over {
-        match run_job(&session.appliance, &job)
-            .await
-            .map(|ended| ended.result)
-        {
-            None => return Err(session.fail(format!("the job '{name}' runs: give it again"))),
-            Some(Ok(report)) if report.problems.is_empty() => {}
-            Some(Ok(report)) => {
+        match last_run(session, &job).await? {
+            Ok(report) if report.problems.is_empty() => {}
+            Ok(report) => {
                 // What was left out needs a decision before anything is turned round.
                 return tell(session, &report);
             }
-            Some(Err(error @ ReplicationError::Unreachable { .. })) => {
+            Err(error @ ReplicationError::Unreachable { .. }) => {
                 session.out.error(format!(
                     "what was written since the last run is not in the copy: {error}"
                 ));
             }
-            Some(Err(error)) => return Err(failed(error)),
+            Err(error) => return Err(failed(error)),
         }
     }
     let turned = |failed_over| {
