@@ -12,6 +12,8 @@ use super::report::{Kind, Report};
 struct Claim {
     asize: u64,
     birth: u64,
+    /// Where the first copy of the block is: the reference table names no other.
+    block: (u32, u64),
     /// References beyond the first.
     extra: u64,
     /// A deduplicated block, which may be referenced at will.
@@ -47,6 +49,8 @@ impl Claims {
         owner: &dyn Fn() -> String,
     ) {
         let mut again = false;
+        let first = bp.dvas()[0];
+        let block = (first.vdev, first.offset);
         for dva in bp.copies() {
             let asize = if dva.gang {
                 tops.get(&dva.vdev).map_or(512, |t| t.asize_of(512))
@@ -59,6 +63,7 @@ impl Claims {
                 Claim {
                     asize,
                     birth,
+                    block,
                     extra: 0,
                     dedup: bp.is_dedup(),
                 },
@@ -67,13 +72,7 @@ impl Claims {
             );
         }
         if bp.is_gang() && !again {
-            let first = bp.dvas()[0];
-            for child in self
-                .gangs
-                .get(&(first.vdev, first.offset))
-                .cloned()
-                .unwrap_or_default()
-            {
+            for child in self.gangs.get(&block).cloned().unwrap_or_default() {
                 self.claim(&child, tops, report, owner);
             }
         }
@@ -94,9 +93,11 @@ impl Claims {
                 false
             }
             Some(old) => {
-                let same = (old.asize, old.birth) == (claim.asize, claim.birth);
+                let what = |claim: &Claim| (claim.asize, claim.birth, claim.block);
+                let same = what(old) == what(&claim);
+                let is_shared = claim.dedup && old.dedup || self.cloned.contains_key(&claim.block);
                 old.extra += 1;
-                if !same || !(claim.dedup && old.dedup || self.cloned.contains_key(&key)) {
+                if !same || !is_shared {
                     report.error(
                         Kind::Double,
                         format!(

@@ -11,7 +11,7 @@ use ondisk::{BlockPointer, ObjectType, ObjsetType};
 
 use super::blocks::{Bookmark, Checker};
 use super::livelists;
-use super::objset::{BlockRef, Tree};
+use super::objset::{BlockRef, Place, Tree};
 use super::pool::ListSpace;
 use super::report::Kind;
 use super::usage::Usage;
@@ -24,13 +24,16 @@ struct Dir {
     children: Vec<u64>,
 }
 
+/// Blocks, and how often each is there.
+type Places = BTreeMap<Place, u64>;
+
 /// A head or a snapshot.
 struct Dataset {
     name: String,
     phys: DslDatasetPhys,
     tree: Option<Tree>,
-    /// Places of its blocks.
-    places: BTreeSet<(u32, u64, u64)>,
+    /// Its blocks, and how often it has each: a clone in the txg of another one is the same.
+    places: Places,
 }
 
 #[derive(Default)]
@@ -336,11 +339,11 @@ impl Checker<'_> {
         if let Some(tree) = &tree {
             self.check_needed_features(tree, &name, &features);
         }
-        let places = tree
-            .iter()
-            .flat_map(|t| &t.refs)
-            .filter_map(BlockRef::place)
-            .collect();
+        let mut places = Places::new();
+        let refs = tree.iter().flat_map(|tree| &tree.refs);
+        for place in refs.filter_map(BlockRef::place) {
+            *places.entry(place).or_default() += 1;
+        }
         world.datasets.insert(
             id,
             Dataset {
@@ -603,10 +606,15 @@ impl Checker<'_> {
                 .iter()
                 .filter(|r| r.bp.birth().0 > d.phys.prev_snap_txg);
             let unique: u64 = match world.datasets.get(&d.phys.next_snap_obj) {
-                Some(next) => young
-                    .filter(|r| r.place().is_some_and(|p| !next.places.contains(&p)))
-                    .map(|r| r.dsize)
-                    .sum(),
+                Some(next) => {
+                    let gone = difference(&d.places, &next.places);
+                    let sizes: BTreeMap<Place, u64> =
+                        young.filter_map(|r| Some((r.place()?, r.dsize))).collect();
+                    let of = |(place, times): (&Place, &u64)| {
+                        sizes.get(place).map_or(0, |dsize| dsize * times)
+                    };
+                    gone.iter().map(of).sum()
+                }
                 None => young.map(|r| r.dsize).sum(),
             };
             if unique != d.phys.unique_bytes {
@@ -725,7 +733,7 @@ impl Checker<'_> {
         for (other, d) in &world.datasets {
             if d.phys.dir_obj == id && *other != dir.phys.head_dataset_obj {
                 for r in world.refs(*other).iter().filter(young) {
-                    if let Some(place) = r.place().filter(|p| !head_set.contains(p)) {
+                    if let Some(place) = r.place().filter(|p| !head_set.contains_key(p)) {
                         only_snapshots.insert(place, r.dsize);
                     }
                 }
@@ -765,7 +773,7 @@ impl Checker<'_> {
                 .collect();
             keys.sort_unstable();
             let mut sum = ListSpace::default();
-            let mut dead = BTreeSet::new();
+            let mut dead = Places::new();
             for (i, (from, list)) in keys.iter().enumerate() {
                 let until = keys.get(i + 1).map_or(u64::MAX, |k| k.0);
                 let mut entries: Vec<BlockPointer> = Vec::new();
@@ -780,15 +788,8 @@ impl Checker<'_> {
                         self.report.error(Kind::Deadlist, text);
                     }
                     let dsize = self.dsize(&bp);
-                    // A cloned or deduplicated block dies once for each of its references.
-                    if let Some(place) = (BlockRef { bp, dsize }).place()
-                        && !dead.insert(place)
-                        && !is_shared(&bp)
-                    {
-                        self.report.error(
-                            Kind::Deadlist,
-                            format!("{}: a block is dead twice: {bp}", d.name),
-                        );
+                    if let Some(place) = (BlockRef { bp, dsize }).place() {
+                        *dead.entry(place).or_default() += 1;
                     }
                 }
             }
@@ -804,19 +805,12 @@ impl Checker<'_> {
                 );
             }
             self.check_deadlist_keys(world, d, &keys);
-            let none = BTreeSet::new();
-            let previous = world
-                .datasets
-                .get(&d.phys.prev_snap_obj)
-                .map_or(&none, |p| &p.places);
-            let lost = previous
-                .difference(&d.places)
-                .filter(|p| !dead.contains(p))
-                .count();
-            let wrong = dead
-                .iter()
-                .filter(|p| !previous.contains(p) || d.places.contains(p))
-                .count();
+            let none = Places::new();
+            let previous = world.datasets.get(&d.phys.prev_snap_obj);
+            let previous = previous.map_or(&none, |previous| &previous.places);
+            let gone = difference(previous, &d.places);
+            let lost: u64 = difference(&gone, &dead).values().sum();
+            let wrong: u64 = difference(&dead, &gone).values().sum();
             if lost + wrong > 0 {
                 let text = format!(
                     "{}: {lost} dead blocks are not in the deadlist, {wrong} in it are not dead",
@@ -857,6 +851,15 @@ fn space_of(refs: &[BlockRef]) -> ListSpace {
         });
     }
     sum
+}
+
+/// What is in the first and not in the second, and how often more.
+fn difference(first: &Places, second: &Places) -> Places {
+    let more = first.iter().map(|(place, times)| {
+        let others = second.get(place).copied().unwrap_or(0);
+        (*place, times.saturating_sub(others))
+    });
+    more.filter(|(_, times)| *times > 0).collect()
 }
 
 /// Whether other pointers may refer to the same stored block: it is deduplicated, or a clone of an older one.

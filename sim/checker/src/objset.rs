@@ -15,6 +15,9 @@ pub(super) struct BlockRef {
     pub(super) dsize: u64,
 }
 
+/// What a pointer says of a block: vdev, offset and logical birth.
+pub(super) type Place = (u32, u64, u64);
+
 impl BlockRef {
     pub(super) fn comp(&self) -> u64 {
         self.bp.accounted_compressed()
@@ -25,7 +28,7 @@ impl BlockRef {
     }
 
     /// Identity across datasets; `None` for blocks inside their pointer.
-    pub(super) fn place(&self) -> Option<(u32, u64, u64)> {
+    pub(super) fn place(&self) -> Option<Place> {
         if self.bp.is_embedded() {
             return None;
         }
