@@ -75,6 +75,7 @@ impl Objset {
             layer.core = Core::free();
             layer.reset = true;
             layer.blocks.clear();
+            layer.clones.clear();
             layer.freed = range_tree::RangeTree::default();
             layer.spill = None;
         }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use arc::SecondLevel;
 use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
-use zio::{IoClass, Protection, ReadProps, StoredCrypt, StoredForm, WriteProps, ZioError};
+use zio::{
+    IoClass, PendingReference, Protection, ReadProps, StoredCrypt, StoredForm, WriteProps, ZioError,
+};
 
 /// Of blocks of one txg, by object and number: the bytes, and their compressed form.
 pub(crate) type StoredForms = BTreeMap<(ObjectId, u64), (IoBuf, StoredForm)>;
@@ -148,6 +150,49 @@ impl Blocks {
                 drop(form);
                 store.write(txg, data, props).await
             }
+        }
+    }
+
+    /// Whether blocks written here can be read there: they are of one pool, and no key or the same one is needed.
+    pub(crate) fn can_share_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Pool {
+                    store, protection, ..
+                },
+                Self::Pool {
+                    store: others,
+                    protection: of_others,
+                    ..
+                },
+            ) => {
+                let same_key = match (protection, of_others) {
+                    (Protection::None, Protection::None) => true,
+                    (Protection::Keys(ours), Protection::Keys(theirs)) => ours.is_same(theirs),
+                    _ => false,
+                };
+                store.is_same(others) && same_key
+            }
+            #[cfg(test)]
+            _ => true,
+        }
+    }
+
+    /// Checks that a block can have one more reference.
+    pub(crate) async fn check_reference(&self, bp: &BlockPointer) -> Result<(), ZioError> {
+        match self {
+            Self::Pool { store, .. } => store.check_reference(bp).await,
+            #[cfg(test)]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Notes one more reference to a block, which the sync of `txg` counts unless what is returned is dropped before.
+    pub(crate) fn refer(&self, txg: Txg, bp: &BlockPointer) -> PendingReference {
+        match self {
+            Self::Pool { store, .. } => store.pending_references().add(txg, bp),
+            #[cfg(test)]
+            Self::Memory(store) => store.references().add(txg, bp),
         }
     }
 

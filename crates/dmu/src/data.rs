@@ -136,6 +136,10 @@ impl Objset {
                 return Some(data.slice(range));
             }
             Peek::Data(_) => return None,
+            Peek::Clone(clone) => {
+                let data = self.0.services.blocks().peek(&clone.bp)?;
+                return Some(part_of(Some(data), range));
+            }
             Peek::Hole => return Some(IoBuf::zeroed(part.len)),
             Peek::Base => {}
         }
@@ -214,13 +218,16 @@ impl Objset {
         whole: Option<IoBuf>,
         tx: &Tx,
     ) -> Result<()> {
+        let size = dnode.with_core(tx.txg(), |core| core.block_size as usize);
         let mut loaded = None;
         loop {
+            if part.len < size {
+                self.own_clones(dnode, part.block, tx).await?;
+            }
             if self.merge(dnode, part, bytes, whole.as_ref(), loaded.take(), tx) {
                 return Ok(());
             }
-            let generation = dnode.state.borrow().generation;
-            loaded = Some((generation, self.base_block(dnode, part.block).await?));
+            loaded = Some(self.load_older(dnode, part.block, tx).await?);
         }
     }
 
@@ -245,8 +252,13 @@ impl Objset {
             }
             layer.core.max_block_id = layer.core.max_block_id.max(part.block);
             let size = layer.core.block_size as usize;
+            let was_clone = layer.clones.remove(&part.block).is_some();
+            assert!(
+                depth == 0 || !was_clone || bytes.len() == size,
+                "a clone that is written in part was made the object's own before"
+            );
             if depth > 0 && !layer.blocks.contains_key(&part.block) {
-                if !layer.freed.contains(part.block) {
+                if !was_clone && !layer.freed.contains(part.block) {
                     continue;
                 }
                 layer
@@ -300,7 +312,7 @@ impl Objset {
             Block::Own(match state.peek(tx.txg(), block) {
                 Peek::Data(data) => copy_around(data, size, given),
                 Peek::Hole => copy_around(&[], size, given),
-                Peek::Base => match loaded {
+                Peek::Clone(_) | Peek::Base => match loaded {
                     Some((generation, bytes)) if generation == state.generation => {
                         copy_around(bytes.as_deref().unwrap_or_default(), size, given)
                     }
@@ -308,6 +320,8 @@ impl Objset {
                 },
             })
         };
+        // Written whole, else it is not here any more.
+        state.layers[at].clones.remove(&block);
         state.layers[at].blocks.insert(block, data);
         if all_counts {
             tx.add_dirty(size as u64);
@@ -321,14 +335,32 @@ impl Objset {
     /// newer view themselves (ZAPs).
     pub(crate) async fn own_block(&self, dnode: &Rc<Dnode>, block: u64, tx: &Tx) -> Result<()> {
         let mut loaded = None;
-        while self
-            .make_own(dnode, block, 0..0, loaded.take(), tx)
-            .is_none()
-        {
-            let generation = dnode.state.borrow().generation;
-            loaded = Some((generation, self.base_block(dnode, block).await?));
+        loop {
+            self.own_clones(dnode, block, tx).await?;
+            let made = self.make_own(dnode, block, 0..0, loaded.take(), tx);
+            if made.is_some() {
+                return Ok(());
+            }
+            loaded = Some(self.load_older(dnode, block, tx).await?);
         }
-        Ok(())
+    }
+
+    /// The bytes of a block as `tx` finds them where they are not in memory: on disk, or cloned in an older layer. With the
+    /// generation for which that holds.
+    async fn load_older(&self, dnode: &Dnode, block: u64, tx: &Tx) -> Result<(u64, Option<IoBuf>)> {
+        let (generation, clone) = {
+            let state = dnode.state.borrow();
+            let clone = match state.peek(tx.txg(), block) {
+                Peek::Clone(clone) => Some(Rc::clone(clone)),
+                _ => None,
+            };
+            (state.generation, clone)
+        };
+        let bytes = match clone {
+            Some(clone) => Some(self.read_clone(dnode, &clone, block).await?),
+            None => self.base_block(dnode, block).await?,
+        };
+        Ok((generation, bytes))
     }
 
     /// Frees a range: whole blocks become holes, the rest zeros. `len` of `u64::MAX` means to the end, and lets the object forget
@@ -377,11 +409,13 @@ impl Objset {
                 released += tail.values().map(|b| b.len() as u64).sum::<u64>();
             }
             layer.blocks.append(&mut kept);
+            let mut clones = layer.clones.split_off(&first_whole);
+            layer.clones.append(&mut clones.split_off(&end_whole));
             layer
                 .freed
                 .union(first_whole..if to_end { u64::MAX } else { end_whole });
             if to_end {
-                let last_dirty = layer.blocks.last_key_value().map_or(0, |(&b, _)| b);
+                let last_dirty = layer.last_block().unwrap_or(0);
                 layer.core.max_block_id = layer
                     .core
                     .max_block_id
@@ -442,6 +476,7 @@ impl Objset {
                 what: "the block size of an object with several blocks is fixed",
             });
         }
+        self.own_clones(dnode, 0, tx).await?;
         if !matches!(dnode.state.borrow().peek(tx.txg(), 0), Peek::Hole) {
             self.own_block(dnode, 0, tx).await?;
         }

@@ -20,6 +20,7 @@ use ondisk::{
 use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut};
 
+use crate::cloned_block::ClonedBlock;
 use crate::readers::Readers;
 use crate::wait::Gate;
 use crate::zap::MicroIndex;
@@ -278,16 +279,29 @@ pub(crate) struct Layer {
     pub(crate) reset: bool,
     /// Blocks written in this txg.
     pub(crate) blocks: BTreeMap<u64, Block>,
-    /// Blocks freed in this txg, unless they are in `blocks`.
+    /// Blocks cloned in this txg; none of them is in `blocks`.
+    pub(crate) clones: BTreeMap<u64, Rc<ClonedBlock>>,
+    /// Blocks freed in this txg, unless they are in `blocks` or `clones`.
     pub(crate) freed: RangeTree,
     /// Spill block changed: its bytes, or removed.
     pub(crate) spill: Option<Option<IoBuf>>,
+}
+
+impl Layer {
+    /// The last block that is written or cloned here.
+    pub(crate) fn last_block(&self) -> Option<u64> {
+        let written = self.blocks.last_key_value().map(|(&block, _)| block);
+        let cloned = self.clones.last_key_value().map(|(&block, _)| block);
+        written.max(cloned)
+    }
 }
 
 /// What a view knows of a block.
 pub(crate) enum Peek<'a> {
     /// Its bytes are in memory.
     Data(&'a Block),
+    /// It shares the bytes of another.
+    Clone(&'a Rc<ClonedBlock>),
     /// It reads as zeros.
     Hole,
     /// It is as on disk.
@@ -297,7 +311,7 @@ pub(crate) enum Peek<'a> {
 /// Changeable part of a dnode.
 pub(crate) struct DnodeState {
     pub(crate) base: Rc<Base>,
-    /// Changes whenever `base` does.
+    /// Changes whenever `base` does, and when a block becomes a clone or is one no more.
     pub(crate) generation: u64,
     /// Oldest first.
     pub(crate) layers: Vec<Layer>,
@@ -326,6 +340,7 @@ pub(crate) struct Frozen {
     pub(crate) core: Core,
     pub(crate) reset: bool,
     pub(crate) blocks: BTreeMap<u64, IoBuf>,
+    pub(crate) clones: BTreeMap<u64, Rc<ClonedBlock>>,
     pub(crate) freed: RangeTree,
     pub(crate) spill: Option<Option<IoBuf>>,
 }
@@ -398,6 +413,7 @@ impl Dnode {
                 .iter_mut()
                 .map(|(&id, block)| (id, block.share()))
                 .collect(),
+            clones: layer.clones.clone(),
             freed: layer.freed.clone(),
             spill: layer.spill.clone(),
         })
@@ -435,6 +451,9 @@ impl DnodeState {
         for layer in self.layers[..self.visible(view)].iter().rev() {
             if let Some(data) = layer.blocks.get(&block) {
                 return Peek::Data(data);
+            }
+            if let Some(clone) = layer.clones.get(&block) {
+                return Peek::Clone(clone);
             }
             if layer.reset || layer.freed.contains(block) {
                 return Peek::Hole;
@@ -485,6 +504,7 @@ impl DnodeState {
                 core,
                 reset: false,
                 blocks: BTreeMap::new(),
+                clones: BTreeMap::new(),
                 freed: RangeTree::default(),
                 spill: None,
             },
@@ -492,13 +512,13 @@ impl DnodeState {
         (visible, true)
     }
 
-    /// The next block at or after `from`, in a view, that is in memory as changed data.
+    /// The next block at or after `from`, in a view, that is in memory as changed data or as a clone.
     pub(crate) fn next_dirty(&self, view: Txg, from: u64) -> Option<u64> {
         let mut best = None;
         for layer in self.layers[..self.visible(view)].iter().rev() {
-            if let Some((&block, _)) = layer.blocks.range(from..).next() {
-                best = Some(best.map_or(block, |b: u64| b.min(block)));
-            }
+            let written = layer.blocks.range(from..).next().map(|(&block, _)| block);
+            let cloned = layer.clones.range(from..).next().map(|(&block, _)| block);
+            best = best.into_iter().chain(written).chain(cloned).min();
             if layer.reset {
                 break;
             }

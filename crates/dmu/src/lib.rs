@@ -13,6 +13,8 @@
 
 mod allocate;
 mod blocks;
+mod clone_blocks;
+mod cloned_block;
 mod data;
 mod dnode;
 mod early_write;
@@ -37,6 +39,7 @@ pub mod zap;
 mod tests;
 
 pub use arc::SecondLevel;
+pub use clone_blocks::Cloneable;
 pub use dnode::SLOTS as DNODES_OF_BLOCK;
 pub use error::{DmuError, Result};
 pub use objset::{FIRST_ACCOUNTING, Objset};

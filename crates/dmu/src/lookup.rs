@@ -10,6 +10,7 @@ use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
 use zio::IoClass;
 
+use crate::cloned_block::ClonedBlock;
 use crate::dnode::{Base, Dnode, NEWEST, Peek, shl, shr, span_shift};
 use crate::error::Result;
 use crate::objset::Objset;
@@ -224,17 +225,17 @@ impl Objset {
         block: u64,
     ) -> Result<Option<IoBuf>> {
         loop {
-            let generation = {
+            let (generation, clone) = {
                 let mut state = dnode.state.borrow_mut();
                 match state.peek(view, block) {
                     Peek::Data(_) => return Ok(state.share(view, block)),
                     Peek::Hole => return Ok(None),
-                    Peek::Base => state.generation,
+                    Peek::Clone(clone) => (state.generation, Some(Rc::clone(clone))),
+                    Peek::Base => (state.generation, None),
                 }
             };
-            let read = self.base_block(dnode, block).await;
-            let state = dnode.state.borrow();
-            if state.generation == generation && matches!(state.peek(view, block), Peek::Base) {
+            let read = self.unchanged_block(dnode, block, clone.as_deref()).await;
+            if is_unchanged(dnode, view, block, generation) {
                 return read;
             }
         }
@@ -249,20 +250,32 @@ impl Objset {
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
         loop {
-            let generation = {
+            let (generation, clone) = {
                 let state = dnode.state.borrow();
                 match state.peek(view, block) {
                     Peek::Data(data) => return Ok(f(Some(data))),
                     Peek::Hole => return Ok(f(None)),
-                    Peek::Base => state.generation,
+                    Peek::Clone(clone) => (state.generation, Some(Rc::clone(clone))),
+                    Peek::Base => (state.generation, None),
                 }
             };
-            let read = self.base_block(dnode, block).await;
-            let state = dnode.state.borrow();
-            if state.generation == generation && matches!(state.peek(view, block), Peek::Base) {
-                drop(state);
+            let read = self.unchanged_block(dnode, block, clone.as_deref()).await;
+            if is_unchanged(dnode, view, block, generation) {
                 return Ok(f(read?.as_deref()));
             }
+        }
+    }
+
+    /// The bytes of a block that no layer has in memory: those of a clone, or of the version on disk.
+    async fn unchanged_block(
+        &self,
+        dnode: &Dnode,
+        block: u64,
+        clone: Option<&ClonedBlock>,
+    ) -> Result<Option<IoBuf>> {
+        match clone {
+            Some(clone) => self.read_clone(dnode, clone, block).await.map(Some),
+            None => self.base_block(dnode, block).await,
         }
     }
 
@@ -322,12 +335,19 @@ impl Objset {
     /// Whether a block of a view reads as zeros because nothing is stored.
     pub(crate) async fn is_hole(&self, dnode: &Dnode, view: Txg, block: u64) -> Result<bool> {
         match dnode.state.borrow().peek(view, block) {
-            Peek::Data(_) => return Ok(false),
+            Peek::Data(_) | Peek::Clone(_) => return Ok(false),
             Peek::Hole => return Ok(true),
             Peek::Base => {}
         }
         Ok(self.base_pointer(dnode, block).await?.is_hole())
     }
+}
+
+/// Whether what was read of a block that is not in memory is still what a view has.
+fn is_unchanged(dnode: &Dnode, view: Txg, block: u64, generation: u64) -> bool {
+    let state = dnode.state.borrow();
+    let now = state.peek(view, block);
+    state.generation == generation && matches!(now, Peek::Clone(_) | Peek::Base)
 }
 
 /// The pointer in the dnode that leads to a data block; a hole past its end.

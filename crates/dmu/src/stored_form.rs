@@ -121,7 +121,7 @@ impl Objset {
             if layer.core.is_free() {
                 continue;
             }
-            let last = layer.blocks.last_key_value().map_or(0, |(&block, _)| block);
+            let last = layer.last_block().unwrap_or(0);
             layer.core.checksum = encrypted.checksum;
             layer.core.compression = encrypted.compression;
             layer.core.indirect_shift = encrypted.indirect_shift;

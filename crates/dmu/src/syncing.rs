@@ -220,7 +220,7 @@ impl Objset {
                 .or_insert_with(|| Leaf::Dnodes(Vec::new()))
             {
                 Leaf::Dnodes(patches) => patches.push(patch),
-                Leaf::Data(_) => unreachable!("the table has only dnodes"),
+                Leaf::Data(_) | Leaf::Clone(_) => unreachable!("the table has only dnodes"),
             }
         }
         let mut new = Base::clone(&old);
@@ -357,12 +357,13 @@ async fn sync_object(
         new = Base::free();
     } else {
         let grows = new.levels < new.core.levels_min;
-        if !frozen.blocks.is_empty() || !frozen.freed.is_empty() || grows {
-            let dirty = frozen
-                .blocks
-                .into_iter()
-                .map(|(id, data)| (id, Leaf::Data(data)))
-                .collect();
+        let has_blocks = !frozen.blocks.is_empty() || !frozen.clones.is_empty();
+        if has_blocks || !frozen.freed.is_empty() || grows {
+            let written = frozen.blocks.into_iter();
+            let written = written.map(|(id, data)| (id, Leaf::Data(data)));
+            let cloned = frozen.clones.into_iter();
+            let cloned = cloned.map(|(id, clone)| (id, Leaf::Clone(clone)));
+            let dirty = written.chain(cloned).collect();
             let tree = tree_of(&context, &dnode, &new, dirty, frozen.freed);
             new.levels = tree.levels_for(new.core.max_block_id);
             new.bps = tree.write(new.levels).await?;

@@ -16,6 +16,7 @@ use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::{Blocks, DnodeCrypts, EarlyWrites, StoredForms};
+use crate::cloned_block::ClonedBlock;
 use crate::dnode::{Core, Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
 use crate::types::{Ledger, Services, WritePolicy};
@@ -160,7 +161,9 @@ impl SyncContext {
         old: &BlockPointer,
     ) -> Result<(BlockPointer, i64)> {
         let lsize = data.len() as u64;
-        let rewrite = (old.birth() == self.txg
+        // A clone is born here, but its bytes belong to others as well.
+        let rewrite = (old.physical_birth() == self.txg
+            && old.birth() == self.txg
             && !old.is_hole()
             && !old.is_embedded()
             && old.lsize() == lsize)
@@ -297,6 +300,8 @@ pub(crate) struct BlockWrite {
 pub(crate) enum Leaf {
     /// Here they are.
     Data(IoBuf),
+    /// Nowhere: another object has them as well.
+    Clone(Rc<ClonedBlock>),
     /// The old block of dnodes with some replaced.
     Dnodes(Vec<DnodePatch>),
 }
@@ -520,6 +525,7 @@ impl Tree {
                 return Ok(self.free_data_block(&old));
             }
             None => return Ok(old),
+            Some(Leaf::Clone(clone)) => return Ok(self.put_clone(&clone, &old)),
             Some(Leaf::Data(data)) => (data, 1),
             Some(Leaf::Dnodes(patches)) => {
                 let mut data = if old.is_hole() {

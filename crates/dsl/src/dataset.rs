@@ -377,6 +377,12 @@ impl Dataset {
         self.pool.features.is_enabled("zilsaxattr")
     }
 
+    /// Whether blocks of the dataset may be clones (feature `block_cloning`; it is counted with the first of a vdev).
+    #[must_use]
+    pub fn allows_cloning(&self) -> bool {
+        self.pool.features.is_enabled("block_cloning")
+    }
+
     /// Declares that a per-dataset feature is needed by what is being written (`large_dnode`);
     /// it is counted at the next sync. Features of large blocks, compressions and checksums are activated
     /// without it.

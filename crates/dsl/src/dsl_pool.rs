@@ -489,6 +489,7 @@ impl DslPool {
         with_eighth(estimate.bytes)
             .saturating_mul(copies)
             .saturating_add(blocks)
+            .saturating_add(estimate.shared)
             .max(512)
     }
 

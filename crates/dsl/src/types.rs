@@ -64,6 +64,8 @@ pub struct Estimate {
     pub blocks: u64,
     /// Size of each of them in bytes.
     pub block_size: u64,
+    /// Bytes (deflated) of blocks that are cloned: they count for quotas as others do, and are not written.
+    pub shared: u64,
     /// The transaction frees more than it writes: it may use part of the slop space and is not
     /// held back by quotas.
     pub net_free: bool,
@@ -86,7 +88,17 @@ impl Estimate {
             bytes,
             blocks,
             block_size,
-            net_free: false,
+            ..Self::default()
+        }
+    }
+
+    /// A transaction that clones blocks of together `shared` bytes (deflated), and dirties about `bytes`.
+    #[must_use]
+    pub fn clones(shared: u64, bytes: u64) -> Self {
+        Self {
+            bytes,
+            shared,
+            ..Self::default()
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A cloned block looks like any other in its pointers; each top-level vdev that has some keeps a count of them for
 //! every 16 MiB, so that most frees need no look-up, and a table of extra references by offset. References are added for what
-//! intent logs name, no others.
+//! intent logs name when they are claimed, and for what a txg cloned when its sync begins.
 //!
 //! ```text
 //! directory  com.fudosecurity:brt:vdev:<id> -> object: u16 per region; its bonus { entries, regions, byte order,
@@ -34,6 +34,8 @@ const _: () = assert!(BrtVdevPhys::SIZE == HEADER_BYTES as usize);
 const REGION_BYTES: u64 = 16 << 20;
 /// Block size of the object of counts. OpenZFS: BRT_BLOCKSIZE.
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
+/// Entries that are in memory at once where they are counted.
+const ENTRIES_AT_ONCE: usize = 1024;
 /// Most regions believed of one vdev.
 const REGIONS_MAX: u64 = 1 << 24;
 const _: () = assert!(2 * REGIONS_MAX <= u32::MAX as u64);
@@ -61,7 +63,17 @@ pub(crate) struct BlockReferenceTables {
 }
 
 impl BlockReferenceTables {
-    /// Reads the regions of all tables; a pool without clones has none.
+    /// The tables of a pool that has no clones yet.
+    pub(crate) fn new(mos: &Objset, tree: &Tree) -> Self {
+        Self {
+            mos: mos.clone(),
+            tree: tree.clone(),
+            tables: RefCell::default(),
+        }
+    }
+
+    /// Reads the regions of all tables; a pool without clones has none. Where counts contradict the entries, the entries hold:
+    /// a free that met the contradiction would fail while a txg syncs, and every sync after it.
     ///
     /// # Errors
     /// `Corrupt` for what is not a table; errors of reading.
@@ -89,23 +101,21 @@ impl BlockReferenceTables {
             while regions.len() > needed && regions.last() == Some(&0) {
                 regions.pop();
             }
-            tables.insert(
-                top.id,
-                ReferenceTable {
-                    objects: Some((object, ObjectId(header.entries_object))),
-                    region_bytes: header.region_bytes,
-                    regions,
-                    total: header.total,
-                    used: header.used,
-                    saved: header.saved,
-                    changed: BTreeMap::new(),
-                },
-            );
+            let mut table = ReferenceTable {
+                objects: Some((object, ObjectId(header.entries_object))),
+                region_bytes: header.region_bytes,
+                regions,
+                total: header.total,
+                used: header.used,
+                saved: header.saved,
+                changed: BTreeMap::new(),
+            };
+            table.count_again(mos, needed).await?;
+            tables.insert(top.id, table);
         }
         Ok(Self {
-            mos: mos.clone(),
-            tree: tree.clone(),
             tables: RefCell::new(tables),
+            ..Self::new(mos, tree)
         })
     }
 
@@ -129,11 +139,7 @@ impl BlockReferenceTables {
         if bp.level() > 0 || bp.object_type().is_metadata() {
             return false;
         }
-        let tables = self.tables.borrow();
-        tables
-            .get(&dva.vdev)
-            .and_then(|table| table.regions.get(index(dva.offset / table.region_bytes)))
-            .is_some_and(|&count| count > 0)
+        self.in_region(&dva) > 0
     }
 
     /// The extra references of the block at a place.
@@ -194,14 +200,24 @@ impl BlockReferenceTables {
         Ok(())
     }
 
-    /// Counts one more reference to an allocated block. `dsize` is what the block counts in space accounting.
+    /// Counts `more` references to an allocated block. `dsize` is what the block counts in space accounting.
     ///
     /// # Errors
     /// `Corrupt` for a place that no vdev has; errors of reading.
-    pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
+    pub(crate) async fn refer(
+        &self,
+        bp: &BlockPointer,
+        dsize: u64,
+        more: u64,
+    ) -> Result<(), PoolError> {
+        assert!(more > 0, "references are added");
         let dva = bp.dvas()[0];
         let top = self.top_of(&dva)?;
-        let stored = self.count(&dva).await?;
+        // A region without entries has none for the block.
+        let stored = match self.in_region(&dva) {
+            0 => 0,
+            _ => self.count(&dva).await?,
+        };
         let mut tables = self.tables.borrow_mut();
         let table = tables
             .entry(dva.vdev)
@@ -220,9 +236,19 @@ impl BlockReferenceTables {
             table.total = table.total.saturating_add(1);
             table.used = table.used.saturating_add(dsize);
         }
-        *count = count.saturating_add(1);
-        table.saved = table.saved.saturating_add(dsize);
+        *count = count.saturating_add(more);
+        table.saved = table.saved.saturating_add(dsize.saturating_mul(more));
         Ok(())
+    }
+
+    /// Entries in the region of a place.
+    fn in_region(&self, dva: &Dva) -> u16 {
+        let tables = self.tables.borrow();
+        let counted = tables.get(&dva.vdev).and_then(|table| {
+            let region = index(dva.offset / table.region_bytes);
+            table.regions.get(region).copied()
+        });
+        counted.unwrap_or(0)
     }
 
     /// Gives up one extra reference, if there is one; else the block itself is to be freed (false). `dsize` is what
@@ -368,6 +394,36 @@ impl ReferenceTable {
             used: 0,
             saved: 0,
             changed: BTreeMap::new(),
+        }
+    }
+
+    /// Counts the entries by region, unless the counts found agree with how many there are. At most `needed` regions.
+    async fn count_again(&mut self, mos: &Objset, needed: usize) -> Result<(), PoolError> {
+        let Some((object, entries)) = self.objects else {
+            return Ok(());
+        };
+        let there = zap::count(mos, entries).await?;
+        let counted: u64 = self.regions.iter().map(|&count| u64::from(count)).sum();
+        if counted == there && self.total == there {
+            return Ok(());
+        }
+        let bad = || PoolError::Corrupt(format!("the table of cloned blocks in object {object}"));
+        self.total = there;
+        self.regions.clear();
+        self.regions.resize(needed, 0);
+        let mut cookie = 0;
+        loop {
+            let some = zap::cursor(mos, entries, cookie, ENTRIES_AT_ONCE).await?;
+            let Some(last) = some.last() else {
+                return Ok(());
+            };
+            cookie = last.next_cookie;
+            for entry in &some {
+                let offset = <[u8; 8]>::try_from(entry.name.as_slice()).map_err(|_| bad())?;
+                let region = index(u64::from_be_bytes(offset) / self.region_bytes);
+                let count = self.regions.get_mut(region).ok_or_else(bad)?;
+                *count = count.checked_add(1).ok_or_else(bad)?;
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind
 use zio::{BlockStore, StoreOptions};
 
 use crate::auxiliary::AuxiliaryKind;
+use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
@@ -76,6 +77,7 @@ impl Pool {
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
+        space.set_tables(None, Some(BlockReferenceTables::new(&mos, &tree)));
         opened.store.activate(SpaceMapSource::of(&space), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),

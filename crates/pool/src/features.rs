@@ -21,8 +21,9 @@ pub enum Support {
 }
 
 /// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
-/// implemented here.  An enabled feature may be activated by any OpenZFS that imports the pool,
-/// so nothing is enabled that cannot be read back.
+/// implemented here, and `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
+/// while blocks are cloned, 2.1 can import the pool read-only.  An enabled feature may be activated by
+/// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
     "async_destroy",
     "empty_bpobj",
@@ -54,6 +55,7 @@ const DEFAULT: &[&str] = &[
     "encryption",
     "redaction_bookmarks",
     "redacted_datasets",
+    "block_cloning",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.

@@ -49,6 +49,14 @@ struct SharedKeys {
     salt: Cell<([u8; SALT_LEN], u64)>,
 }
 
+impl BlockKeys {
+    /// Whether these are the same keys, as a clone has those of its origin: what one encrypted, the other decrypts.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.keys, &other.0.keys) || self.0.keys.is_same(&other.0.keys)
+    }
+}
+
 impl std::fmt::Debug for BlockKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("BlockKeys").field(&self.0.keys).finish()

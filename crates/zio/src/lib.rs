@@ -22,6 +22,7 @@ mod error;
 mod heal;
 mod log;
 mod metaslab;
+mod pending_references;
 mod pending_writes;
 mod read;
 mod references;
@@ -40,6 +41,7 @@ pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, StoredCrypt};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use heal::{Healing, Replacement};
+pub use pending_references::{PendingReference, PendingReferences};
 pub use removal_frees::VdevRanges;
 pub use store::BlockStore;
 pub use types::{

@@ -15,6 +15,7 @@ use crate::checkpoint::CheckpointFrees;
 use crate::checks;
 use crate::embedded::Embedded;
 use crate::error::corrupt;
+use crate::pending_references::PendingReferences;
 use crate::pending_writes::{PendingWrites, throttle};
 use crate::types::{
     Expect, FailureGate, Forms, GangPart, ReadProps, ScrubOutcome, StoreOptions, StoreStats,
@@ -48,6 +49,7 @@ struct StoreShared {
     /// Deflated bytes that are allocated for it alone.
     checkpoint_bytes: Cell<u64>,
     pending_writes: PendingWrites,
+    pending_references: PendingReferences,
     embedded: Embedded,
 }
 
@@ -81,6 +83,7 @@ impl BlockStore {
             checkpoint: Cell::new(None),
             checkpoint_bytes: Cell::new(0),
             pending_writes: PendingWrites::default(),
+            pending_references: PendingReferences::default(),
             embedded: Embedded::default(),
         }))
     }
@@ -272,6 +275,18 @@ impl BlockStore {
         self.check_write_behind()?;
         self.write_block(txg, data, form, props, protection, true)
             .await
+    }
+
+    /// Whether both are the blocks of one pool.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The references to blocks that txgs which have not synced will have.
+    #[must_use]
+    pub fn pending_references(&self) -> &PendingReferences {
+        &self.0.pending_references
     }
 
     pub(crate) fn pending_writes(&self) -> &PendingWrites {

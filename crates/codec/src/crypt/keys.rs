@@ -216,6 +216,12 @@ impl DatasetKeys {
         })
     }
 
+    /// Whether these are the same keys, as a clone has those of its origin: what one encrypted, the other decrypts.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.suite == other.suite && self.secret.bytes() == other.secret.bytes()
+    }
+
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite

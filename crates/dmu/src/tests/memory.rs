@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, Txg};
 use runtime::{Handle, IoBuf};
-use zio::{CorruptReason, WriteProps, ZioError};
+use zio::{CorruptReason, PendingReferences, WriteProps, ZioError};
 
 use crate::types::Ledger;
 
@@ -30,6 +30,8 @@ struct State {
     /// Blocks are found without reading, as in a cache that has them all.
     cached: Cell<bool>,
     writes_at_once: Cell<bool>,
+    /// References of clones that the next syncs count.
+    references: PendingReferences,
 }
 
 impl MemoryStore {
@@ -43,7 +45,12 @@ impl MemoryStore {
             reads: Cell::new(0),
             cached: Cell::new(false),
             writes_at_once: Cell::new(false),
+            references: PendingReferences::default(),
         }))
+    }
+
+    pub(crate) fn references(&self) -> &PendingReferences {
+        &self.0.references
     }
 
     pub(crate) fn set_cached(&self, cached: bool) {
@@ -143,10 +150,12 @@ impl MemoryStore {
     }
 }
 
-/// A ledger that keeps the set of live blocks and frees killed ones in the store two txgs later, as the real one does.
+/// A ledger that keeps the set of live blocks and frees killed ones in the store two txgs later, as the real one does. A block
+/// that was cloned is live until its last reference is killed.
 pub(crate) struct Live {
     pub(crate) store: MemoryStore,
-    pub(crate) live: BTreeMap<u64, BlockPointer>,
+    /// With how many pointers refer to each.
+    pub(crate) live: BTreeMap<u64, (BlockPointer, u64)>,
     dead: [Vec<u64>; 3],
 }
 
@@ -161,6 +170,15 @@ impl Live {
 }
 
 impl Live {
+    /// Counts the references of the clones of a txg, before anything of it is freed.
+    pub(crate) fn count_references(&mut self, txg: Txg) {
+        for (bp, more) in self.store.references().take(txg) {
+            let key = bp.dvas()[0].offset / 512;
+            let live = self.live.get_mut(&key);
+            live.expect("only live blocks are cloned").1 += more;
+        }
+    }
+
     /// A txg has synced.
     pub(crate) fn synced(&mut self) {
         for key in std::mem::take(&mut self.dead[2]) {
@@ -173,15 +191,25 @@ impl Live {
 impl Ledger for Live {
     fn block_born(&mut self, bp: &BlockPointer) {
         let key = bp.dvas()[0].offset / 512;
-        assert!(self.live.insert(key, *bp).is_none(), "a block is born once");
+        if bp.physical_birth() != bp.birth() {
+            // A clone: counted before.
+            assert!(self.live.contains_key(&key), "a cloned block is live");
+            return;
+        }
+        let born = self.live.insert(key, (*bp, 1));
+        assert!(born.is_none(), "a block is born once");
     }
 
     fn block_freed(&mut self, bp: &BlockPointer) {
         let key = bp.dvas()[0].offset / 512;
-        assert!(
-            self.live.remove(&key).is_some(),
-            "only live blocks are killed"
-        );
-        self.dead[0].push(key);
+        let live = self
+            .live
+            .get_mut(&key)
+            .expect("only live blocks are killed");
+        live.1 -= 1;
+        if live.1 == 0 {
+            self.live.remove(&key);
+            self.dead[0].push(key);
+        }
     }
 }

@@ -12,7 +12,7 @@ use ondisk::{ObjectId, ObjectType, ObjsetType, Txg};
 use super::driver::Random;
 use super::memory::Live;
 use super::rig::{Rig, check_tree, options, run};
-use crate::{AllocSpec, DmuError, Objset, ObjsetOptions, Tx, TxWeight};
+use crate::{AllocSpec, Cloneable, DmuError, Objset, ObjsetOptions, Tx, TxWeight};
 
 const OBJECT_BYTES: u64 = 96 << 10;
 
@@ -89,7 +89,8 @@ impl World {
 
     async fn step(&mut self, tx: &Tx) -> Result<(), DmuError> {
         let txg = tx.txg();
-        match self.random.below(16) {
+        match self.random.below(19) {
+            16..19 => self.clone_some(tx).await?,
             0 | 1 => {
                 let slots = [1, 1, 2, 5][usize::try_from(self.random.below(4)).expect("small")];
                 let bonus_len = u16::try_from(self.random.below(300)).expect("small");
@@ -257,6 +258,46 @@ impl World {
         Ok(())
     }
 
+    /// Clones a range of an object, if it is on disk, into another one or another place of the same.
+    async fn clone_some(&mut self, tx: &Tx) -> Result<(), DmuError> {
+        let txg = tx.txg();
+        let (Some(from), Some(to)) = (self.some_object(txg), self.some_object(txg)) else {
+            return Ok(());
+        };
+        let size = u64::from(self.os.object_info(from).await?.block_size);
+        if u64::from(self.os.object_info(to).await?.block_size) != size {
+            return Ok(());
+        }
+        let blocks = OBJECT_BYTES / size;
+        let near = self.random.below(OBJECT_BYTES);
+        let Some(near) = self.os.next_data(from, near).await? else {
+            return Ok(());
+        };
+        let count = 1 + self.random.below(3.min(blocks));
+        let source = (near / size).min(blocks - count);
+        let target = self.random.below(blocks - count + 1);
+        let Cloneable::Blocks(pointers) = self.os.cloneable(from, source, count).await? else {
+            return Ok(());
+        };
+        if trace(to) || trace(from) {
+            eprintln!("{txg} clone {from} {source}+{count} to {to} {target} block {size}");
+        }
+        match self.os.clone_blocks(to, target, &pointers, tx).await {
+            Ok(()) => {}
+            Err(DmuError::Invalid { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let range = |first: u64| {
+            let at = |block: u64| usize::try_from(block * size).expect("small");
+            at(first)..at(first + count)
+        };
+        let bytes = self.newest()[&from].bytes[range(source)].to_vec();
+        self.models_from(txg, |m| {
+            m.get_mut(&to).expect("exists").bytes[range(target)].copy_from_slice(&bytes);
+        });
+        Ok(())
+    }
+
     async fn compare_some(&mut self) -> Result<(), DmuError> {
         let newest = self.newest();
         let Some(object) = self.some_object(Txg(u64::MAX - 1)) else {
@@ -410,6 +451,7 @@ fn scenario(seed: u64, steps: u64) {
                 sync_task = Some(handle.spawn("sync", async move {
                     let txg = services.clock.quiesce_next().await;
                     let mut live: Live = ledger.borrow_mut().take().expect("one sync at a time");
+                    live.count_references(txg);
                     let root = os.sync(txg, 1, &mut live).await.expect("synced");
                     let model = models
                         .borrow()

@@ -63,6 +63,7 @@ impl Rig {
     /// Syncs the open txg in one pass.
     pub(crate) async fn sync(&mut self) -> Result<BlockPointer, DmuError> {
         let txg = self.services.clock.quiesce_next().await;
+        self.ledger.count_references(txg);
         let root = self.os.sync(txg, 1, &mut self.ledger).await?;
         self.services.clock.synced(txg);
         self.ledger.synced();
@@ -94,17 +95,13 @@ pub(crate) async fn check_tree(
     root: BlockPointer,
     ledger: &Live,
 ) -> Result<(), DmuError> {
-    let mut reachable = BTreeMap::new();
+    let mut reachable: BTreeMap<u64, (BlockPointer, u64)> = BTreeMap::new();
     let mut used: BTreeMap<u64, u64> = BTreeMap::new();
     let mut traversal = Traversal::new(services, root, TraverseOptions::default());
     let mut leaves = 0;
     while let Some(item) = traversal.next().await? {
-        assert!(
-            reachable
-                .insert(item.bp.dvas()[0].offset / 512, item.bp)
-                .is_none(),
-            "referenced once: {item:?}"
-        );
+        let key = item.bp.dvas()[0].offset / 512;
+        reachable.entry(key).or_insert((item.bp, 0)).1 += 1;
         if item.level >= 0 {
             *used.entry(item.object.0).or_default() += item.bp.asize();
         }
@@ -116,10 +113,10 @@ pub(crate) async fn check_tree(
         }
     }
     // Blocks rewritten in place have another checksum than when they were born.
-    let places = |blocks: &BTreeMap<u64, BlockPointer>| {
+    let places = |blocks: &BTreeMap<u64, (BlockPointer, u64)>| {
         blocks
             .iter()
-            .map(|(&k, bp)| (k, bp.psize()))
+            .map(|(&k, (bp, references))| (k, bp.psize(), *references))
             .collect::<Vec<_>>()
     };
     assert_eq!(

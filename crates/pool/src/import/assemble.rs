@@ -330,7 +330,7 @@ impl ImportedPool {
                 let checked = self.store().check_reference(bp).await;
                 checked.map_err(|error| refused(error.to_string()))?;
             }
-            self.space().refer(bp, self.store().dsize(bp)).await?;
+            self.space().refer(bp, self.store().dsize(bp), 1).await?;
         }
         Ok(())
     }

@@ -185,12 +185,17 @@ impl SpaceMaps {
         }
     }
 
-    /// Counts one more reference to a block that is allocated. The txg that is open now stores it.
-    pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
+    /// Counts `more` references to a block that is allocated. The txg that is open now, or the one that syncs, stores them.
+    pub(crate) async fn refer(
+        &self,
+        bp: &BlockPointer,
+        dsize: u64,
+        more: u64,
+    ) -> Result<(), PoolError> {
         let clones = self.clones.borrow().clone();
         let clones =
             clones.ok_or_else(|| PoolError::Corrupt("no tables of cloned blocks".into()))?;
-        clones.refer(bp, dsize).await
+        clones.refer(bp, dsize, more).await
     }
 
     async fn release(

@@ -1,7 +1,7 @@
 //! The sync loop: carries one transaction group after another to the disks.
 //!
 //! ```text
-//! before anything is freed:        a checkpoint's tasks, what an evacuation copied
+//! before anything is freed:        references of clones, a checkpoint's tasks, what an evacuation copied
 //! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset, frees
 //!                                 -> tables of shared blocks -> missed writes into dirty-time logs -> space maps
 //! commit:  flush -> labels 0 and 2 -> flush -> uberblock -> flush -> labels 1 and 3 -> flush
@@ -254,6 +254,7 @@ impl ImportedPool {
             "txg {txg} is not older than the newest uberblock"
         );
         let tx = Rc::new(self.clock().syncing_tx(txg));
+        self.count_references(txg).await?;
         self.sync_own_state(txg, &tx).await?;
         let mut pass = 0;
         loop {
@@ -306,6 +307,17 @@ impl ImportedPool {
             self.devices.dtls.defer(missed);
         }
         self.commit(txg).await
+    }
+
+    /// Counts the references that clones of this txg have to blocks: before anything is freed, or a block that is cloned and
+    /// loses its first owner in one txg would be free.
+    // OpenZFS: module/zfs/spa.c, spa_sync (brt_pending_apply)
+    async fn count_references(&self, txg: Txg) -> Result<(), PoolError> {
+        for (bp, more) in self.store().pending_references().take(txg) {
+            let dsize = self.store().dsize(&bp);
+            self.space().refer(&bp, dsize, more).await?;
+        }
+        Ok(())
     }
 
     /// Runs the tasks of the pool's own and stores the state of its parts, before the passes.
