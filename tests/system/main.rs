@@ -7,6 +7,7 @@ mod bootfs;
 mod caches;
 mod ceiling;
 mod cli;
+mod cloned_files;
 mod console;
 mod console_keys;
 mod crossing;

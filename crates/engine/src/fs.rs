@@ -4,9 +4,9 @@ use std::future::Future;
 use std::rc::Rc;
 
 use zpl::{
-    Access, Attr, Change, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError, FsResult,
-    FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget, SetAttr, Stability,
-    StoredXattr, Timestamp, Written, XattrMode,
+    Access, Attr, Change, CloneSource, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs,
+    FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget, SetAttr,
+    Stability, StoredXattr, Timestamp, Written, XattrMode,
 };
 
 use crate::IoBuf;
@@ -33,6 +33,40 @@ pub struct FsHandle {
     client: Client,
     /// Changes of names and attributes answer when they are on stable storage.
     stable: bool,
+}
+
+/// What is cloned into a file, see [`FsHandle::clone_range`].
+#[derive(Clone, Copy, Debug)]
+pub struct CloneOf<'a> {
+    /// The file system, of the same pool.
+    pub fs: &'a FsHandle,
+    /// The regular file.
+    pub file: FileId,
+    /// First byte: where a block begins.
+    pub offset: u64,
+    /// Bytes: whole blocks, unless the range reaches the end of both files.
+    pub len: u64,
+    /// The whole blocks of another length are enough.
+    pub may_be_shorter: bool,
+}
+
+/// Which dataset a handle is of.
+#[derive(Clone, Copy)]
+struct Identity {
+    dataset: u64,
+    guid: u64,
+    head: Option<(u64, u64)>,
+}
+
+impl Identity {
+    /// Checks that the file system is one that the handle was made for: a handle may be forged, and must not lead out of it.
+    fn check(&self, fs: &Fs) -> FsResult<()> {
+        let leads_out = |(of, _)| fs.head() != of || !fs.is_snapshot();
+        match self.head.is_some_and(leads_out) {
+            true => Err(FsError::Stale),
+            false => Ok(()),
+        }
+    }
 }
 
 impl FsHandle {
@@ -210,20 +244,15 @@ impl FsHandle {
         F: FnOnce(Rc<PoolContext>, Fs) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
-        let (dataset, guid, client) = (self.dataset, self.guid, self.client);
-        let head = self.head;
+        let (ours, client) = (self.identity(), self.client);
         let answer = self
             .mailbox
             .run(move |context| async move {
-                let lease = match context.dataset_in_use(dataset, guid).await {
+                let lease = match context.dataset_in_use(ours.dataset, ours.guid).await {
                     Ok(lease) => lease,
                     Err(error) => return Ok(Err(as_fs_error(&error))),
                 };
-                match lease.fs() {
-                    // A handle may be forged: it must not lead out of the file system it was made for.
-                    Ok(fs) if head.is_some_and(|(of, _)| fs.head() != of || !fs.is_snapshot()) => {
-                        Ok(Err(FsError::Stale))
-                    }
+                match lease.fs().and_then(|fs| ours.check(fs).map(|()| fs)) {
                     Ok(fs) => {
                         let handle = context.handle.clone();
                         let work = work(context, fs.clone());
@@ -435,6 +464,65 @@ impl FsHandle {
             .await;
             done
         })
+    }
+
+    /// Makes bytes of a regular file those of another one of the same pool, without copying them: their blocks belong to both then.
+    /// Answers when `stability` is reached.
+    ///
+    /// # Errors
+    /// Where the bytes can be copied, but not cloned, [`FsError::CrossDevice`] (another pool or key, deduplicated blocks),
+    /// [`FsError::Invalid`] (not at the ends of blocks, other block sizes, overlapping ranges), [`FsError::NotSupported`] (the
+    /// feature `block_cloning` is disabled); those of [`read`](Self::read) and [`write`](Self::write).
+    pub fn clone_range<'a>(
+        &'a self,
+        id: FileId,
+        offset: u64,
+        source: CloneOf<'a>,
+        stability: Stability,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Written>> {
+        Box::pin(async move {
+            let id = stored(id, StoredOperation::Write)?;
+            let file = stored(source.file, StoredOperation::Read)?;
+            if !self.mailbox.is_same(&source.fs.mailbox) {
+                return Err(FsError::CrossDevice);
+            }
+            let theirs = source.fs.identity();
+            let CloneOf {
+                offset: from,
+                len,
+                may_be_shorter,
+                ..
+            } = source;
+            let cred = cred.clone();
+            let work = move |context: Rc<PoolContext>, fs: Fs| async move {
+                let lease = context.dataset_in_use(theirs.dataset, theirs.guid).await;
+                let lease = lease.map_err(|error| as_fs_error(&error))?;
+                let source = CloneSource {
+                    fs: lease.fs()?,
+                    file,
+                    offset: from,
+                    len,
+                    may_be_shorter,
+                };
+                theirs.check(source.fs)?;
+                fs.clone_range(id, offset, source, stability, &cred).await
+            };
+            let done = self.call_in(work).await;
+            self.notify_if_watched(&done, |done| {
+                vec![Invalidation::Content(id, offset, Some(done.count))]
+            })
+            .await;
+            done
+        })
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            dataset: self.dataset,
+            guid: self.guid,
+            head: self.head,
+        }
     }
 
     /// Appends bytes to a regular file.

@@ -45,7 +45,7 @@ pub use error::EngineError;
 pub use file_target::{
     CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, is_control, is_unopened,
 };
-pub use fs::FsHandle;
+pub use fs::{CloneOf, FsHandle};
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;
 pub use pool_mailbox::{Ending, Request};

@@ -102,6 +102,11 @@ impl fmt::Debug for PoolMailbox {
 }
 
 impl PoolMailbox {
+    /// Whether both lead to one pool, as it is imported now.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fast_path, &other.fast_path)
+    }
+
     pub(crate) fn new(
         sender: Sender<Message>,
         watches: Arc<Watches>,

@@ -679,6 +679,32 @@ impl CloneRange {
         })
     }
 
+    /// Most pointers that OpenZFS puts into one record.
+    // OpenZFS: module/zfs/zil.c, zil_max_log_data; 128 KiB less zil_chain_t and lr_clone_range_t
+    pub const BLOCKS_MAX: usize = ((128 << 10) - 192 - 32 - Self::FIXED) / BlockPointer::SIZE;
+
+    /// Puts the body of a record together.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = vec![0; Self::FIXED + BlockPointer::SIZE * self.blocks.len()];
+        let count = self.blocks.len() as u64;
+        let words = [
+            self.object,
+            self.offset,
+            self.length,
+            self.block_size,
+            count,
+        ];
+        let (fixed, rest) = body.split_at_mut(Self::FIXED);
+        for (place, word) in fixed.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        for (place, bp) in rest.chunks_exact_mut(BlockPointer::SIZE).zip(&self.blocks) {
+            bp.encode_into(place);
+        }
+        body
+    }
+
     /// The blocks of a record that may be encrypted: its pointers are in the clear, the rest of its numbers may mean nothing.
     /// `None` when there are not as many as it says.
     #[must_use]

@@ -11,6 +11,8 @@ use crate::{FsError, FsResult};
 
 /// What a transaction that changes attributes and a few ZAP blocks makes dirty, roughly.
 pub(crate) const META_BYTES: u64 = 32 << 10;
+/// What a cloned block makes dirty, roughly: its pointer and its entry of the table of references, with their copies.
+const CLONE_BYTES: u64 = 512;
 /// What a transaction that frees more than it takes makes dirty, roughly: ZAP blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
 
@@ -21,6 +23,8 @@ pub(crate) enum Weight {
     Bytes(u64),
     /// Writes `blocks` blocks of content, each of `block` bytes.
     Content { blocks: u64, block: u64 },
+    /// Clones `blocks` blocks, which count `shared` bytes (deflated).
+    Clones { blocks: u64, shared: u64 },
     /// Frees more than it takes: works on a full pool too.
     Frees,
 }
@@ -152,6 +156,11 @@ impl Backing {
         self.dataset.as_ref().and_then(Dataset::log)
     }
 
+    /// Whether blocks may be clones; not of a bare objset, whose references nothing counts.
+    pub(crate) fn allows_cloning(&self) -> bool {
+        self.dataset.as_ref().is_some_and(Dataset::allows_cloning)
+    }
+
     /// Whether entries of lists of extended attributes have a record.
     pub(crate) fn logs_attributes(&self) -> bool {
         self.dataset.as_ref().is_some_and(Dataset::logs_attributes)
@@ -251,6 +260,9 @@ impl Backing {
             let mut estimate = match weight {
                 Weight::Bytes(bytes) => Estimate::bytes(bytes),
                 Weight::Content { blocks, block } => Estimate::blocks(blocks, block, META_BYTES),
+                Weight::Clones { blocks, shared } => {
+                    Estimate::clones(shared, META_BYTES + blocks * CLONE_BYTES)
+                }
                 Weight::Frees => Estimate::freeing(FREEING_BYTES),
             };
             estimate.net_free |= promised;
@@ -259,6 +271,7 @@ impl Backing {
         let weight = match weight {
             Weight::Bytes(bytes) => TxWeight::bytes(bytes),
             Weight::Content { blocks, block } => TxWeight::bytes(blocks * block + META_BYTES),
+            Weight::Clones { blocks, .. } => TxWeight::bytes(META_BYTES + blocks * CLONE_BYTES),
             Weight::Frees => TxWeight::unthrottled(),
         };
         Ok(self.os.services().clock.begin(weight).await?)

@@ -25,7 +25,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 impl Fs {
     /// Finds a regular file whose content is asked for.
-    async fn regular(&self, id: FileId) -> FsResult<Rc<Znode>> {
+    pub(crate) async fn regular(&self, id: FileId) -> FsResult<Rc<Znode>> {
         let znode = self.znode(id).await?;
         match znode.file_type() {
             FileType::Regular => Ok(znode),
@@ -403,7 +403,7 @@ impl Fs {
     }
 
     /// Waits, as asked and as the `sync` property says, until a file's changes are on stable storage.
-    async fn stabilize(&self, znode: &Znode, wanted: Stability) -> FsResult<Stability> {
+    pub(crate) async fn stabilize(&self, znode: &Znode, wanted: Stability) -> FsResult<Stability> {
         let wait = match self.settings().sync {
             SyncSetting::Disabled => return Ok(wanted),
             SyncSetting::Always => true,

@@ -12,6 +12,7 @@ mod acl;
 mod atime;
 mod attr_cache;
 mod backing;
+mod clone_range;
 mod data;
 mod error;
 mod fs;
@@ -33,6 +34,7 @@ mod xattr;
 mod znode;
 
 pub use attr_cache::AttrCache;
+pub use clone_range::CloneSource;
 pub use error::{FsError, FsResult};
 pub use fs::{Fs, FsOptions, SnapDir};
 pub use locks::{ByteRange, HeldLock, LockMode, LockTable};

@@ -7,8 +7,8 @@
 use dmu::Tx;
 use ondisk::acl::Ace;
 use ondisk::zil_record::{
-    AclRecord, CreateRecord, LinkRecord, NewObject, OptionalAttributes, RangeRecord, RecordAcl,
-    RemoveRecord, RenameRecord, SetSaXattrRecord, SetattrRecord, optional_attribute,
+    AclRecord, CloneRange, CreateRecord, LinkRecord, NewObject, OptionalAttributes, RangeRecord,
+    RecordAcl, RemoveRecord, RenameRecord, SetSaXattrRecord, SetattrRecord, optional_attribute,
     record_kind as kind, setattr_mask as mask,
 };
 use ondisk::{ObjectId, Txg};
@@ -232,6 +232,16 @@ impl Fs {
             length,
         };
         let make = || record(kind::TRUNCATE, freed.encode());
+        self.log_content(file, make, tx);
+    }
+
+    /// Blocks were cloned into the file, no more than one record holds.
+    pub(crate) fn log_clones(&self, cloned: CloneRange, file: &Znode, tx: &Tx) {
+        assert!(
+            cloned.blocks.len() <= CloneRange::BLOCKS_MAX,
+            "a record holds so many blocks"
+        );
+        let make = || record(kind::CLONE_RANGE, cloned.encode());
         self.log_content(file, make, tx);
     }
 

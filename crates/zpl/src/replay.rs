@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use dmu::Cloneable;
 use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
 use ondisk::acl::{Ace, ace_type};
@@ -17,6 +18,7 @@ use ondisk::zil_record::{
     RecordAcl, RemoveRecord, RenameRecord, SetSaXattrRecord, SetattrRecord, object_of,
     optional_attribute, record_kind as kind, setattr_mask as mask,
 };
+use runtime::sync::WHOLE_RANGE;
 use zil::{Record, ReplayStream};
 
 use crate::backing::{META_BYTES, Weight};
@@ -379,8 +381,8 @@ impl Fs {
         self.replay_create(kind::CREATE, &create).await
     }
 
-    /// Blocks cloned from somewhere: here they become blocks of the file's own, with the same bytes. What they were cloned
-    /// from is held until the log is given up.
+    /// Blocks cloned from somewhere: they are cloned again, or copied into a file whose blocks have another size. What they were
+    /// cloned from is held until the log is given up.
     async fn replay_clones(&self, record: &Record, stream: &ReplayStream) -> FsResult<()> {
         let range = CloneRange::decode(&record.body).ok_or(DAMAGED)?;
         let file = match self.by_number(range.object & OBJECT_MASK).await {
@@ -394,6 +396,11 @@ impl Fs {
             return Err(DAMAGED);
         }
         let root = Cred::root();
+        if let Some(grown) = self.can_clone_again(&file, &range) {
+            let _range = file.ranges.exclusive(WHOLE_RANGE).await;
+            self.put_clones(&file, range, grown, &root).await?;
+            return Ok(());
+        }
         let last = range.blocks.len().saturating_sub(1);
         let mut at = range.offset;
         for block in 0..range.blocks.len() {
@@ -408,6 +415,24 @@ impl Fs {
             at += len;
         }
         Ok(())
+    }
+
+    /// Whether the blocks of a record can be cloned into a file, and the size that its only block must get for that.
+    fn can_clone_again(&self, file: &Znode, range: &CloneRange) -> Option<Option<u32>> {
+        let size = u32::try_from(range.block_size).ok()?;
+        let ours = file.block_size.get();
+        let grows = size != ours;
+        let is_aligned = range.offset.is_multiple_of(range.block_size);
+        let may_grow = size > ours && size.is_multiple_of(512) && file.size() <= u64::from(ours);
+        let fits = is_aligned && (!grows || may_grow) && !range.blocks.is_empty();
+        let one_block = range.offset == 0 && range.blocks.len() == 1;
+        let allowed = self.0.backing.allows_cloning()
+            && (size.is_power_of_two() || one_block)
+            && range
+                .blocks
+                .iter()
+                .all(|bp| Cloneable::allows(bp, range.block_size));
+        (fits && allowed).then(|| grows.then_some(size))
     }
 
     async fn replay_hidden_dir(&self, owner: &Rc<Znode>, dir: Attrs, slots: u8) -> FsResult<()> {

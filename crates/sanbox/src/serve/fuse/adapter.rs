@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use engine::{
-    Access, Attr, CreateMode, Cred, FileId, FileType, FsError, IoBuf, SeekTarget, SetAttr, SetTime,
-    Stability, XattrMode, is_control, is_unopened,
+    Access, Attr, CloneOf, CreateMode, Cred, FileId, FileType, FsError, IoBuf, SeekTarget, SetAttr,
+    SetTime, Stability, XattrMode, is_control, is_unopened,
 };
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::Lists;
@@ -35,6 +35,9 @@ use super::nodes::{MountedView, Shared};
 const TTL: Duration = Duration::from_secs(1);
 /// Largest write the kernel is to send.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// Most bytes cloned for one request: the answer counts them in 32 bits. A whole number of blocks of any size.
+const CLONE_BYTES_MAX: u64 = 1 << 30;
 
 /// See the module.
 pub(super) struct Adapter {
@@ -759,6 +762,46 @@ impl Filesystem for Adapter {
             }
             Ok(())
         });
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.run(
+            move |shared| async move {
+                let (from, file) = shared.at(ino_in.0)?;
+                let (to, id) = shared.at(ino_out.0)?;
+                let source = CloneOf {
+                    fs: &from.fs,
+                    file,
+                    offset: offset_in,
+                    len: len.min(CLONE_BYTES_MAX),
+                    may_be_shorter: true,
+                };
+                let (cred, stability) = (root(), Stability::Unstable);
+                let cloned = to.fs.clone_range(id, offset_out, source, stability, &cred);
+                cloned.await
+            },
+            move |outcome| match outcome {
+                Ok(cloned) => reply.written(u32::try_from(cloned.count).unwrap_or(u32::MAX)),
+                // What cannot be cloned the kernel copies, where it gets this answer.
+                // Linux: fs/fuse/file.c, fuse_copy_file_range
+                Err(FsError::CrossDevice | FsError::Invalid | FsError::NotSupported) => {
+                    reply.error(Errno::EXDEV);
+                }
+                Err(error) => reply.error(errno(error)),
+            },
+        );
     }
 
     fn lseek(
