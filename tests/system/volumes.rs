@@ -2,10 +2,11 @@
 //! thick, get random writes, zeroes, discards and resizes beside a model in memory; the pool is exported, judged by zdb,
 //! OpenZFS's own code in userland and our checker, and read again after another import.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use engine::pool_property::PropertyValue;
 use engine::{
     CreateDataset, Ending, Engine, ImportPolicy, IoBuf, PoolHandle, PoolSpec, PropertyQuery,
-    Stability, Threads, VolumeError, VolumeHandle, property::Value,
+    SnapshotRequest, Stability, Threads, VolumeError, VolumeHandle, property::Value,
 };
 use tests::block_on;
 
@@ -206,9 +207,7 @@ fn volumes_of_every_block_size_are_clean() {
         block_on(engine.end_pool("vols", Ending::Export { command: None }))?;
         judge(&disks, "vols")?;
 
-        let found = block_on(engine.discover(vec![disks.directory.path().to_path_buf()]))?;
-        let candidate = found.pools.into_iter().next().context("found again")?;
-        let pool = block_on(engine.import(candidate, ImportPolicy::default()))?;
+        let pool = import_again(&engine, &disks)?;
         for (name, model) in &models {
             same(&block_on(pool.open_volume(name))?, model).with_context(|| name.clone())?;
         }
@@ -283,4 +282,153 @@ fn volumes_refuse_what_makes_no_sense() {
         judge(&disks, "small")
     };
     run().expect("as expected");
+}
+
+fn pool_number(pool: &PoolHandle, name: &str) -> Result<u64> {
+    let all = block_on(pool.properties())?;
+    let found = all.iter().find(|entry| entry.name == name);
+    match &found.context("a property of the pool")?.value {
+        PropertyValue::Number(number) => Ok(*number),
+        other => bail!("{name} is {other:?}"),
+    }
+}
+
+fn import_again(engine: &Engine, disks: &Disks) -> Result<PoolHandle> {
+    let found = block_on(engine.discover(vec![disks.directory.path().to_path_buf()]))?;
+    let candidate = found.pools.into_iter().next().context("found again")?;
+    Ok(block_on(engine.import(candidate, ImportPolicy::default()))?)
+}
+
+/// Copies ranges between volumes of one block size at random, beside models, with writes and snapshots in between. Returns the
+/// snapshots.
+fn copy_at_random(
+    pool: &PoolHandle,
+    models: &mut [(String, Vec<u8>)],
+    seed: u64,
+    rounds: u64,
+) -> Result<Vec<String>> {
+    const BLOCK: usize = 16 << 10;
+    let mut snapshots = Vec::new();
+    for round in 0..rounds {
+        let dice = bytes(seed + round, 48, true);
+        let word =
+            |at: usize| u64::from_le_bytes(dice[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
+        let below = |at: usize, end: usize| usize::try_from(word(at) % end as u64).expect("small");
+        let (source, target) = (below(0, models.len()), below(1, models.len()));
+        let size = models[source].1.len();
+        // Two of three are whole blocks at both ends.
+        let unit = if word(2) % 3 == 0 { 512 } else { BLOCK };
+        let len = unit * (1 + below(3, size / unit / 2));
+        let from = (below(4, size - len + 1)) / unit * unit;
+        let to = (below(5, size - len + 1)) / unit * unit;
+        let stability = match round % 5 {
+            0 => Stability::FileSync,
+            _ => Stability::Unstable,
+        };
+        if source != target || from.abs_diff(to) >= len {
+            let theirs = block_on(pool.open_volume(&models[source].0))?;
+            let ours = block_on(pool.open_volume(&models[target].0))?;
+            block_on(ours.copy_from(&theirs, from as u64, to as u64, len as u64, stability))?;
+            let piece = models[source].1[from..from + len].to_vec();
+            models[target].1[to..to + len].copy_from_slice(&piece);
+        }
+        if round % 3 == 1 {
+            let (name, model) = &mut models[target];
+            exercise(&block_on(pool.open_volume(name))?, model, word(2), 2)?;
+        }
+        match round % 7 {
+            2 | 4 => block_on(pool.sync())?,
+            6 => {
+                snapshots.push(format!("{}@{seed}-{round}", models[target].0));
+                let request = SnapshotRequest {
+                    names: snapshots.last().cloned().into_iter().collect(),
+                    ..SnapshotRequest::default()
+                };
+                ensure!(block_on(pool.snapshot(request))?.is_empty(), "a snapshot");
+            }
+            _ => {}
+        }
+    }
+    for (name, model) in models.iter() {
+        same(&block_on(pool.open_volume(name))?, model).with_context(|| name.clone())?;
+    }
+    Ok(snapshots)
+}
+
+#[test]
+fn ranges_of_volumes_are_cloned() {
+    let run = || -> Result<()> {
+        let disks = Disks::new(2, 512);
+        let engine = Engine::new(Threads::default());
+        let spec = PoolSpec {
+            name: "clones".to_owned(),
+            vdevs: vec![disks.mirror(0, 2)],
+            ..PoolSpec::default()
+        };
+        let pool = block_on(engine.create_pool(spec, &[]))?;
+        let mut models = Vec::new();
+        for (name, more) in [
+            ("clones/a", ("compression", "lz4")),
+            ("clones/b", ("compression", "off")),
+            ("clones/c", ("checksum", "sha256")),
+        ] {
+            let volume = create(
+                &pool,
+                name,
+                12 << 20,
+                true,
+                &[("volblocksize", "16K"), more],
+            )?;
+            let mut model = vec![0; 12 << 20];
+            exercise(&volume, &mut model, 77, 40)?;
+            models.push((name.to_owned(), model));
+        }
+        block_on(pool.sync())?;
+        let mut snapshots = copy_at_random(&pool, &mut models, 9_000, 60).context("at first")?;
+        ensure!(
+            pool_number(&pool, "bclonesaved")? > 1 << 20,
+            "blocks are shared"
+        );
+        // What was answered as stable outlives a crash, clones in the log with it.
+        block_on(pool.sync())?;
+        let before = pool_number(&pool, "bclonesaved")?;
+        let (theirs, ours) = (
+            block_on(pool.open_volume("clones/a"))?,
+            block_on(pool.open_volume("clones/b"))?,
+        );
+        let copied = ours.copy_from(&theirs, 0, 0, 12 << 20, Stability::FileSync);
+        block_on(copied).context("a stable copy")?;
+        models[1].1 = models[0].1.clone();
+        block_on(engine.end_pool("clones", Ending::Abandon)).context("given up")?;
+        drop((pool, theirs, ours));
+        let pool = import_again(&engine, &disks).context("imported after that")?;
+        for (name, model) in &models {
+            let volume = block_on(pool.open_volume(name)).with_context(|| name.clone())?;
+            same(&volume, model).with_context(|| name.clone())?;
+        }
+        block_on(pool.sync())?;
+        let after = pool_number(&pool, "bclonesaved")?;
+        ensure!(
+            after > before,
+            "cloned again at replay: {after} after {before}"
+        );
+        let more = copy_at_random(&pool, &mut models, 19_000, 30).context("after the crash")?;
+        snapshots.extend(more);
+        block_on(engine.end_pool("clones", Ending::Export { command: None }))?;
+        judge(&disks, "clones")?;
+
+        let pool = import_again(&engine, &disks)?;
+        for (name, model) in &models {
+            same(&block_on(pool.open_volume(name))?, model).with_context(|| name.clone())?;
+        }
+        snapshots.retain(|name| !name.starts_with("clones/b"));
+        ensure!(block_on(pool.destroy_snapshots(&snapshots, false))?.is_empty());
+        for name in ["clones/c", "clones/a"] {
+            block_on(pool.destroy_dataset(name, engine::DestroyOptions::default()))?;
+        }
+        same(&block_on(pool.open_volume("clones/b"))?, &models[1].1)?;
+        block_on(engine.end_pool("clones", Ending::Export { command: None }))?;
+        judge(&disks, "clones").context("after the origins went")
+    };
+    run().expect("a clean pool");
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use dmu::zap;
-use dmu::{Objset, Tx};
+use dmu::{Cloneable, Objset, Tx};
 use dsl::property::{DatasetKind, Property};
 use dsl::{Dataset, Estimate};
 use ondisk::zil_record::{CloneRange, RangeRecord, record_kind};
@@ -26,7 +26,7 @@ pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Blocks freed in one transaction, at most.
 const FREE_BLOCKS_MAX: u64 = 4096;
 /// What a change makes dirty besides its data, roughly: dnode, indirect blocks.
-const META_BYTES: u64 = 16 << 10;
+pub(crate) const META_BYTES: u64 = 16 << 10;
 /// What a transaction that frees makes dirty, roughly.
 const FREEING_BYTES: u64 = 64 << 10;
 
@@ -61,15 +61,15 @@ pub struct Allocation {
 
 /// An open volume. Clones share it. One per dataset may be open at a time.
 #[derive(Clone)]
-pub struct Volume(Rc<VolumeState>);
+pub struct Volume(pub(crate) Rc<VolumeState>);
 
-struct VolumeState {
-    os: Objset,
-    dataset: Dataset,
+pub(crate) struct VolumeState {
+    pub(crate) os: Objset,
+    pub(crate) dataset: Dataset,
     options: VolumeOptions,
-    block_size: u64,
+    pub(crate) block_size: u64,
     size: Cell<u64>,
-    ranges: RangeLock,
+    pub(crate) ranges: RangeLock,
     /// The newest txg with changes.
     last_txg: Cell<Txg>,
     log: Option<Zilog>,
@@ -291,68 +291,6 @@ impl Volume {
         self.stabilize(stability).await
     }
 
-    /// Copies a range of another volume of the same pool, or of this one, piece by piece; holes stay holes.
-    ///
-    /// # Errors
-    /// Those of [`Volume::read`] and [`Volume::write`]; part may have been copied then.
-    pub async fn copy_from(
-        &self,
-        source: &Self,
-        from: u64,
-        to: u64,
-        len: u64,
-        stability: Stability,
-    ) -> VolumeResult<()> {
-        let origin = source.range(from, len)?;
-        let target = self.range(to, len)?;
-        // The next piece is read while this one is written, unless it may be this one.
-        let is_same = Rc::ptr_eq(&source.0, &self.0);
-        let apart = !is_same || origin.end <= target.start || target.end <= origin.start;
-        let mut at = target.start;
-        let mut ahead = None;
-        while at < target.end {
-            let end = self.chunk_end(at).min(target.end);
-            let piece = match ahead.take() {
-                Some(piece) => piece?,
-                None => source.read_stretch(from + (at - to), end - at).await?,
-            };
-            let next = async {
-                let len = self.chunk_end(end).min(target.end) - end;
-                match apart && len > 0 {
-                    true => Some(source.read_stretch(from + (end - to), len).await),
-                    false => None,
-                }
-            };
-            let (written, read) = runtime::join(self.write_stretch(at..end, piece), next).await;
-            written?;
-            ahead = read;
-            at = end;
-        }
-        self.stabilize(stability).await
-    }
-
-    /// Reads a range; `None` when all of it is a hole.
-    async fn read_stretch(&self, offset: u64, len: u64) -> VolumeResult<Option<Vec<IoBuf>>> {
-        let pieces = self.read(offset, index(len)).await?;
-        let next = self.0.os.next_data(DATA, offset).await?;
-        Ok(next
-            .is_some_and(|data| data < offset + len)
-            .then_some(pieces))
-    }
-
-    /// Writes what [`Volume::read_stretch`] found.
-    async fn write_stretch(
-        &self,
-        range: Range<u64>,
-        pieces: Option<Vec<IoBuf>>,
-    ) -> VolumeResult<()> {
-        let Some(pieces) = pieces else {
-            return self.free(range).await;
-        };
-        let _lock = self.0.ranges.exclusive(range.clone()).await;
-        self.write_locked(range.start, pieces).await
-    }
-
     /// Brings everything written so far onto stable storage.
     ///
     /// # Errors
@@ -442,7 +380,7 @@ impl Volume {
     }
 
     /// Frees a range, in steps that each fit a transaction.
-    async fn free(&self, range: Range<u64>) -> VolumeResult<()> {
+    pub(crate) async fn free(&self, range: Range<u64>) -> VolumeResult<()> {
         self.check_writable()?;
         let step = self.0.block_size.saturating_mul(FREE_BLOCKS_MAX);
         let mut at = range.start;
@@ -482,7 +420,7 @@ impl Volume {
     }
 
     /// Writes at most a chunk. The caller holds the range.
-    async fn write_locked(&self, at: u64, pieces: Vec<IoBuf>) -> VolumeResult<()> {
+    pub(crate) async fn write_locked(&self, at: u64, pieces: Vec<IoBuf>) -> VolumeResult<()> {
         let len = total(&pieces);
         self.check_writable()?;
         self.check_end(at + len)?;
@@ -519,17 +457,17 @@ impl Volume {
         Ok(())
     }
 
-    async fn begin(&self, mut estimate: Estimate) -> VolumeResult<Tx> {
+    pub(crate) async fn begin(&self, mut estimate: Estimate) -> VolumeResult<Tx> {
         // What was acknowledged before a crash may use the room that is kept back.
         estimate.net_free |= self.0.replaying.get().is_some();
         Ok(self.0.dataset.begin(estimate).await?)
     }
 
-    fn dirtied(&self, tx: &Tx) {
+    pub(crate) fn dirtied(&self, tx: &Tx) {
         self.0.last_txg.set(self.0.last_txg.get().max(tx.txg()));
     }
 
-    async fn stabilize(&self, wanted: Stability) -> VolumeResult<()> {
+    pub(crate) async fn stabilize(&self, wanted: Stability) -> VolumeResult<()> {
         let wait = match self.sync_setting() {
             SyncSetting::Disabled => false,
             SyncSetting::Always => true,
@@ -549,7 +487,7 @@ impl Volume {
         Ok(clock.wait_synced(self.0.last_txg.get()).await?)
     }
 
-    fn log_content(&self, make: impl FnOnce() -> Intent, tx: &Tx) {
+    pub(crate) fn log_content(&self, make: impl FnOnce() -> Intent, tx: &Tx) {
         self.log(zil::ItxKind::Async(DATA), make, tx);
     }
 
@@ -584,14 +522,20 @@ impl Volume {
         Ok(stream.finish().await?)
     }
 
-    /// Blocks cloned from somewhere: here they become blocks of the volume's own, with the same bytes.
+    /// Blocks cloned from somewhere: they are cloned again, or copied where the volume cannot have them as they are. What they were
+    /// cloned from is held until the log is given up.
     async fn replay_clones(
         &self,
         record: &zil::Record,
         stream: &zil::ReplayStream,
     ) -> VolumeResult<()> {
         let range = CloneRange::decode(&record.body).ok_or(DAMAGED)?;
-        let end = (range.offset + range.length).min(self.size());
+        if self.can_clone_again(&range) {
+            let end = range.offset + range.length;
+            let _lock = self.0.ranges.exclusive(range.offset..end).await;
+            return self.put_clones(range).await;
+        }
+        let end = range.offset.saturating_add(range.length).min(self.size());
         let last = range.blocks.len().saturating_sub(1);
         let mut at = range.offset;
         for block in 0..range.blocks.len() {
@@ -609,6 +553,23 @@ impl Volume {
             at += len;
         }
         Ok(())
+    }
+
+    /// Whether the blocks of a record can be cloned into the volume.
+    fn can_clone_again(&self, range: &CloneRange) -> bool {
+        let block = self.0.block_size;
+        let blocks = range.blocks.len() as u64;
+        let is_whole = range.offset.is_multiple_of(block)
+            && blocks > 0
+            && blocks.checked_mul(block) == Some(range.length)
+            && range
+                .offset
+                .checked_add(range.length)
+                .is_some_and(|end| end <= self.size());
+        is_whole
+            && range.block_size == block
+            && self.0.dataset.allows_cloning()
+            && range.blocks.iter().all(|bp| Cloneable::allows(bp, block))
     }
 
     async fn replay_record(&self, record: &zil::Record) -> VolumeResult<()> {
@@ -666,18 +627,18 @@ impl Volume {
     }
 
     /// The end of the piece of a long change that `at` lies in.
-    fn chunk_end(&self, at: u64) -> u64 {
+    pub(crate) fn chunk_end(&self, at: u64) -> u64 {
         let chunk = CHUNK_BYTES.max(self.0.block_size);
         (at - at % chunk).saturating_add(chunk)
     }
 
-    fn range(&self, offset: u64, len: u64) -> VolumeResult<Range<u64>> {
+    pub(crate) fn range(&self, offset: u64, len: u64) -> VolumeResult<Range<u64>> {
         let end = offset.checked_add(len).ok_or(VolumeError::OutOfRange)?;
         self.check_end(end)?;
         Ok(offset..end)
     }
 
-    fn check_end(&self, end: u64) -> VolumeResult<()> {
+    pub(crate) fn check_end(&self, end: u64) -> VolumeResult<()> {
         if end > self.size() {
             Err(VolumeError::OutOfRange)
         } else {
@@ -685,7 +646,7 @@ impl Volume {
         }
     }
 
-    fn check_open(&self) -> VolumeResult<()> {
+    pub(crate) fn check_open(&self) -> VolumeResult<()> {
         if self.0.closed.get() {
             Err(VolumeError::Busy)
         } else {
@@ -693,7 +654,7 @@ impl Volume {
         }
     }
 
-    fn check_writable(&self) -> VolumeResult<()> {
+    pub(crate) fn check_writable(&self) -> VolumeResult<()> {
         self.check_open()?;
         if self.0.replaying.get().is_none() && self.is_read_only() {
             Err(VolumeError::ReadOnly)
@@ -746,7 +707,7 @@ fn take_front(pieces: &mut VecDeque<IoBuf>, mut len: usize) -> Vec<IoBuf> {
 }
 
 /// An offset within a buffer in memory.
-fn index(bytes: u64) -> usize {
+pub(crate) fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a length that came from a buffer's")
 }
 
