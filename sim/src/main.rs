@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use checker::{FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-               [--histories|--replicas|--devices|--removals]
+               [--histories|--replicas|--devices|--removals|--clones]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-       sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals] [--trace FILE] [--dump DIR]
+       sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim check [--crashed] IMAGE...
@@ -22,6 +22,7 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 --replicas   the same, with snapshots sent and received whole, incremental and in parts
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
+--clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail

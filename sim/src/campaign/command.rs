@@ -29,6 +29,8 @@ struct Options {
     devices: bool,
     /// Plans in which vdevs with data join and leave.
     removals: bool,
+    /// Plans in which files are cloned.
+    clones: bool,
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
     faults: bool,
@@ -50,6 +52,8 @@ impl Options {
             Plan::devices(seed)
         } else if self.removals {
             Plan::removals(seed)
+        } else if self.clones {
+            Plan::clones(seed)
         } else {
             Plan::of_seed(seed)
         }
@@ -76,6 +80,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         encryption: false,
         devices: false,
         removals: false,
+        clones: false,
         zdb_every: None,
         faults: matches!(command.as_str(), "faults" | "fault"),
         worker: false,
@@ -97,6 +102,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--encryption" => options.encryption = true,
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
+            "--clones" => options.clones = true,
             "--seeds" => options.seeds = number()?,
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
@@ -223,14 +229,15 @@ fn work(options: &Options) {
         }
         match result {
             Ok(outcome) => println!(
-                "ok {seed} {} {} {} {} {} {} {}",
+                "ok {seed} {} {} {} {} {} {} {} {}",
                 outcome.operations,
                 outcome.cuts,
                 outcome.events,
                 outcome.removals.begun,
                 outcome.removals.given_up,
                 outcome.removals.ended,
-                outcome.removals.failed
+                outcome.removals.failed,
+                outcome.clones
             ),
             Err(failure) => {
                 let text = failure.to_string().replace('\n', "\\n");
@@ -261,6 +268,7 @@ fn worker_words(options: &Options) -> Vec<String> {
         ("--encryption", options.encryption),
         ("--devices", options.devices),
         ("--removals", options.removals),
+        ("--clones", options.clones),
     ];
     words.extend(
         flags
@@ -314,22 +322,35 @@ fn campaign(options: &Options) -> ExitCode {
 struct Sum {
     seeds: u64,
     failed: u64,
-    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed.
-    counts: [u64; 7],
+    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones.
+    counts: [u64; 8],
 }
 
 fn report(sum: &Sum, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
     let rate = f64::from(u32::try_from(sum.seeds).unwrap_or(u32::MAX)) / seconds;
-    let [operations, cuts, events, begun, given_up, ended, failed] = sum.counts;
+    let [
+        operations,
+        cuts,
+        events,
+        begun,
+        given_up,
+        ended,
+        failed,
+        cloned,
+    ] = sum.counts;
     let removals = match begun {
         0 => String::new(),
         _ => format!(
             "{begun} removals ({given_up} given up, {failed} failed, {ended} seen to end), "
         ),
     };
+    let clones = match cloned {
+        0 => String::new(),
+        _ => format!("{cloned} clones, "),
+    };
     println!(
-        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{events} events in {seconds:.0} s: \
+        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{clones}{events} events in {seconds:.0} s: \
          {rate:.1} seeds/s",
         sum.seeds, sum.failed
     );

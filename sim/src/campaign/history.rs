@@ -203,13 +203,11 @@ impl History {
     }
 
     fn is_write_of(&self, step: usize, file: u64) -> bool {
-        match &*self.steps[step].op {
-            Op::Write { path, .. } => {
-                let state = self.states[step].as_ref();
-                state.and_then(|state| state.number(path)) == Some(file)
-            }
-            _ => false,
-        }
+        let Some((path, ..)) = self.steps[step].op.written() else {
+            return false;
+        };
+        let state = self.states[step].as_ref();
+        state.and_then(|state| state.number(path)) == Some(file)
     }
 
     /// Returns the least and the greatest number of operations whose names are what was found; both end before a
@@ -284,12 +282,12 @@ impl History {
 /// Whether a file is as a write leaves it of which only the front was logged: a long one is several records, and power
 /// may go between them before anything is acknowledged.
 fn is_torn(op: &Op, old: &Node, new: &Node, found: &Node) -> bool {
-    let (Op::Write { offset, len, .. }, Node::File(old), Node::File(new), Node::File(found)) =
-        (op, old, new, found)
+    let (Some((_, offset, len)), Node::File(old), Node::File(new), Node::File(found)) =
+        (op.written(), old, new, found)
     else {
         return false;
     };
-    let from = usize::try_from(*offset).expect("small");
+    let from = usize::try_from(offset).expect("small");
     let to = usize::try_from(offset + len).expect("small");
     let done = (from..to.min(found.content.len()))
         .take_while(|&i| found.content[i] == new.content[i])

@@ -13,6 +13,9 @@ pub const FILE_BYTES_MAX: u64 = 700 * 1024;
 /// What a filling client writes at once.
 const FILL_BYTES: u64 = 400 * 1024;
 
+/// Most bytes cloned at once: one transaction even with the smallest blocks.
+const CLONE_BYTES_MAX: u64 = 512 * 1000;
+
 /// Written to files that are removed while open.
 pub const OPEN_WRITE_BYTES: u64 = 9000;
 
@@ -29,6 +32,8 @@ pub enum Style {
     Fill,
     /// Few small files, and most of what is done is made durable at once.
     Sync,
+    /// Files are cloned, whole and in parts, and what they were cloned from is rewritten and removed.
+    Clone,
 }
 
 /// One step of a client. Paths are relative to its own directory, parts joined by `/`.
@@ -43,6 +48,15 @@ pub enum Op {
         offset: u64,
         len: u64,
         fill: u64,
+        stable: bool,
+    },
+    /// Make bytes of a file those of another one, by a clone if that can be.
+    Clone {
+        from: String,
+        at: u64,
+        len: u64,
+        path: String,
+        to: u64,
         stable: bool,
     },
     Truncate {
@@ -240,6 +254,18 @@ impl Op {
         )
     }
 
+    /// The file that it writes to, and where.
+    #[must_use]
+    pub fn written(&self) -> Option<(&str, u64, u64)> {
+        match self {
+            Self::Write {
+                path, offset, len, ..
+            } => Some((path, *offset, *len)),
+            Self::Clone { path, to, len, .. } => Some((path, *to, *len)),
+            _ => None,
+        }
+    }
+
     /// Whether a full pool may refuse it. Removing must always work, and making
     /// a file shorter (which is judged by the caller, which knows how long it is).
     #[must_use]
@@ -379,6 +405,24 @@ impl Tree {
                 }
                 content[from..to].copy_from_slice(&pattern(*fill, *len));
             }),
+            Op::Clone {
+                from,
+                at,
+                len,
+                path,
+                to,
+                ..
+            } => {
+                let source = self.content(from).expect("the source exists");
+                let source = source[index(*at)..index(at + len)].to_vec();
+                self.change(path, |content| {
+                    let (from, to) = (index(*to), index(to + len));
+                    if content.len() < to {
+                        content.resize(to, 0);
+                    }
+                    content[from..to].copy_from_slice(&source);
+                });
+            }
             Op::Truncate { path, size } => {
                 self.change(path, |content| content.resize(index(*size), 0));
             }
@@ -622,6 +666,9 @@ impl Tree {
                 *rng.choose(&[14, 14, 14, 43, 48, 89, 92])
             }
             Style::Sync if draw < 60 => *rng.choose(&[14, 14, 14, 14, 14, 89, 0, 51, 65, 43]),
+            Style::Clone if draw < 80 => {
+                *rng.choose(&[100, 100, 100, 100, 0, 0, 14, 43, 48, 51, 89, 92])
+            }
             Style::Fill if draw < 80 => *rng.choose(&[0, 0, 14, 14, 14, 14, 14, 14, 14, 51]),
             _ => draw,
         };
@@ -810,12 +857,45 @@ impl Tree {
             89..=90 => Op::Commit { path: file(rng)? },
             91 => Op::Sync,
             92..=97 => Op::Read { path: file(rng)? },
+            100 => {
+                let (from, path) = (file(rng)?, file(rng)?);
+                self.choose_clone(rng, from, path)?
+            }
             _ => {
                 let dirs: Vec<&String> = self.dirs.keys().collect();
                 Op::List {
                     path: (*rng.choose(&dirs)).clone(),
                 }
             }
+        })
+    }
+
+    /// A clone of some bytes of a file into another one, or another place of the same.
+    fn choose_clone(&self, rng: &mut Rng, from: String, path: String) -> Option<Op> {
+        let size = self.content(&from)?.len() as u64;
+        let unit = *rng.choose(&[512, 4 << 10, 16 << 10, 128 << 10]);
+        let (at, len, to) = match rng.below(3) {
+            0 => (0, size, 0),
+            1 => (0, size, unit * rng.below(5)),
+            _ => {
+                let at = unit * rng.below(size / unit + 1);
+                let len = unit * rng.between(1, 8);
+                (at, len.min(size - at), unit * rng.below(20))
+            }
+        };
+        let len = len.min(CLONE_BYTES_MAX);
+        let is_same = self.names[&from] == self.names[&path];
+        let overlaps = is_same && at < to + len && to < at + len;
+        if len == 0 || overlaps || to + len > FILE_BYTES_MAX {
+            return None;
+        }
+        Some(Op::Clone {
+            from,
+            at,
+            len,
+            path,
+            to,
+            stable: rng.below(3) == 0,
         })
     }
 

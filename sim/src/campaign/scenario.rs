@@ -355,6 +355,18 @@ impl Plan {
         }
     }
 
+    /// Files are cloned all the time.
+    #[must_use]
+    pub fn clones(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        Self {
+            rounds: plan.rounds.max(2),
+            operations: plan.operations.clamp(40, 120),
+            styles: vec![Style::Clone; plan.clients],
+            ..plan
+        }
+    }
+
     /// The plan that must fail: flushes lie, and power cuts lose what was not flushed. A single cut may come where all that was
     /// written had reached the disks by itself.
     #[must_use]
@@ -518,6 +530,8 @@ pub struct Outcome {
     pub hash: u64,
     pub virtual_time: Duration,
     pub removals: Removals,
+    /// Files that were cloned, or parts of them.
+    pub clones: u64,
 }
 
 /// What is wrong with a seed.
@@ -579,6 +593,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
             .map_err(|text| fail(round, text))?;
         let (histories, cut) = (worked.histories, worked.was_cut);
         outcome.removals = outcome.removals.and(worked.removals);
+        outcome.clones += worked.clones;
         outcome.operations += histories
             .iter()
             .map(|history| history.len() as u64)
@@ -906,6 +921,7 @@ pub(crate) struct Worked {
     pub(crate) histories: Vec<History>,
     was_cut: bool,
     removals: Removals,
+    clones: u64,
 }
 
 /// Lets the clients work until the power goes (or they are done: then by seed a late cut or a clean export).
@@ -939,6 +955,8 @@ pub(crate) fn work(
     let kept = histories.clone();
     let removals = Rc::new(Cell::new(Removals::default()));
     let counted = removals.clone();
+    let clones = Rc::new(Cell::new(0));
+    let cloned = clones.clone();
     let ended = boot(
         world,
         || prepare(rng),
@@ -968,6 +986,7 @@ pub(crate) fn work(
                     order,
                     rng,
                     style: plan.styles[number],
+                    clones: cloned.clone(),
                 };
                 tasks.push(handle.spawn("client", client.work(handle.clone(), plan.operations)));
             }
@@ -1070,5 +1089,6 @@ pub(crate) fn work(
         histories: kept.take(),
         was_cut,
         removals: removals.get(),
+        clones: clones.get(),
     })
 }

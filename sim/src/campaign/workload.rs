@@ -1,12 +1,12 @@
 //! A client: does random operations in its own directory at the engine's boundary and keeps its history.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    Attr, CreateMode, Cred, FileId, FsError, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr,
-    SetTime, Stability, Timestamp, XattrMode,
+    Attr, CloneOf, CreateMode, Cred, FileId, FsError, FsHandle, FsResult, IoBuf, PoolHandle,
+    SetAttr, SetTime, Stability, Timestamp, XattrMode,
 };
 use runtime::Handle;
 use world::Rng;
@@ -29,6 +29,8 @@ pub struct Client {
     pub order: Rc<Order>,
     pub rng: Rng,
     pub style: Style,
+    /// Clones made, which were no copies.
+    pub clones: Rc<Cell<u64>>,
 }
 
 /// Why an operation was not done.
@@ -96,7 +98,7 @@ impl Client {
                 let begun = histories[self.number].end(&self.order);
                 let committed = match &op {
                     Op::Commit { path } => Some(path),
-                    Op::Write { path, .. } if stable => Some(path),
+                    Op::Write { path, .. } | Op::Clone { path, .. } if stable => Some(path),
                     _ => None,
                 };
                 let dataset = histories[self.number].dataset().to_owned();
@@ -204,6 +206,40 @@ impl Client {
                     Stability::Unstable
                 };
                 fs.write(id, *offset, data, stability, &cred).await?;
+                return Ok(*stable);
+            }
+            Op::Clone {
+                from,
+                at,
+                len,
+                path,
+                to,
+                stable,
+            } => {
+                let (source, id) = (self.find(from).await?.id, self.find(path).await?.id);
+                let stability = match stable {
+                    true => Stability::FileSync,
+                    false => Stability::Unstable,
+                };
+                let clone_of = CloneOf {
+                    fs,
+                    file: source,
+                    offset: *at,
+                    len: *len,
+                    may_be_shorter: false,
+                };
+                let cloned = fs.clone_range(id, *to, clone_of, stability, &cred).await;
+                match cloned {
+                    Ok(done) if done.count == *len => self.clones.set(self.clones.get() + 1),
+                    Ok(_) => return Err(FsError::Corrupt("a clone that is too short")),
+                    Err(FsError::Invalid | FsError::CrossDevice | FsError::NotSupported) => {
+                        let len = usize::try_from(*len).expect("small");
+                        let bytes = fs.read(source, *at, len, &cred).await?.to_vec();
+                        let data = IoBuf::from(bytes);
+                        fs.write(id, *to, data, stability, &cred).await?;
+                    }
+                    Err(error) => return Err(error),
+                }
                 return Ok(*stable);
             }
             Op::Truncate { path, size } => {

@@ -281,6 +281,7 @@ fn work(
                     order: order.clone(),
                     rng,
                     style: base.styles[number],
+                    clones: Rc::default(),
                 };
                 tasks.push(handle.spawn("client", client.work(handle.clone(), base.operations)));
             }
