@@ -134,6 +134,45 @@ def sparse(version, base):
     print(f"{version}: holes")
 
 
+def clones(version, base):
+    """Files whose blocks are shared: FICLONE, FICLONERANGE, and what copy_file_range makes of ranges that cannot be shared."""
+    if version != "4.2":
+        return
+    FICLONE, FICLONERANGE = 0x40049409, 0x4020940D
+    block = 128 << 10
+    data = random.Random(9).randbytes(40 * (1 << 20) + 1000)
+    write(f"{base}/origin", data)
+    source = os.open(f"{base}/origin", os.O_RDWR)
+    os.fsync(source)
+    whole = os.open(f"{base}/whole", os.O_CREAT | os.O_RDWR, 0o644)
+    began = time.time()
+    fcntl.ioctl(whole, FICLONE, source)
+    took = time.time() - began
+    part = os.open(f"{base}/part", os.O_CREAT | os.O_RDWR, 0o644)
+    fcntl.ioctl(part, FICLONERANGE, struct.pack("qQQQ", source, 3 * block, 5 * block, block))
+    fails_with(errno.EINVAL, fcntl.ioctl, part, FICLONERANGE, struct.pack("qQQQ", source, 100, block, 0))
+    ranges = os.open(f"{base}/ranges", os.O_CREAT | os.O_RDWR, 0o644)
+    expected = bytearray(len(data) + 2 * block)
+    for at, to, length in [(0, 2 * block, len(data)), (100, 0, block + 5), (len(data) - 1000, block + 7, 1000)]:
+        done = 0
+        while done < length:
+            n = os.copy_file_range(source, ranges, length - done, at + done, to + done)
+            assert n > 0
+            done += n
+        expected[to : to + length] = data[at : at + length]
+    assert os.copy_file_range(source, ranges, 10, len(data), 0) == 0
+    fails_with(errno.EINVAL, os.copy_file_range, source, source, 2 * block, 0, block)
+    os.pwrite(whole, b"changed", 5 * block)
+    for fd in (source, whole, part, ranges):
+        os.close(fd)
+    drop_caches()
+    assert read(f"{base}/origin") == data
+    assert read(f"{base}/whole") == data[: 5 * block] + b"changed" + data[5 * block + 7 :]
+    assert read(f"{base}/part") == bytes(block) + data[3 * block : 8 * block]
+    assert read(f"{base}/ranges") == bytes(expected)
+    print(f"{version}: clones, 40 MiB in {took * 1000:.0f} ms")
+
+
 def attributes(version, base):
     path = f"{base}/xattr-{version}"
     write(path, b"")
@@ -345,6 +384,7 @@ def main():
     for version, base in MOUNTS.items():
         files(version, base)
         sparse(version, base)
+        clones(version, base)
         attributes(version, base)
     seen_by_all()
     for version in NEW:

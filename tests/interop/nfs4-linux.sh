@@ -44,5 +44,9 @@ done
 wait $vm || { cat "$w/out" >&2; fail "the client's day ended badly"; }
 grep -q NFS-DAY-OK "$w/out" || { cat "$w/out" >&2; fail "the client's day did not end"; }
 grep -E '^(4|3|locks|written|restart|[0-9]+ kills)' "$w/out"
+zpool sync tank
+saved=$(zpool get -Hpo value bclonesaved tank)
+[ "$saved" -gt $((40 << 20)) ] || fail "the clones share $saved bytes"
+echo "$saved bytes shared"
 stop
 judge tank

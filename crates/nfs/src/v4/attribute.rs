@@ -61,6 +61,7 @@ pub(super) mod number {
     pub(crate) const MOUNTED_ON_FILEID: u32 = 55;
     pub(crate) const DACL: u32 = 58;
     pub(crate) const SUPPATTR_EXCLCREAT: u32 = 75;
+    pub(crate) const CLONE_BLKSIZE: u32 = 77;
     pub(crate) const CHANGE_ATTR_TYPE: u32 = 79;
     pub(crate) const MODE_UMASK: u32 = 81;
     pub(crate) const XATTR_SUPPORT: u32 = 82;
@@ -119,7 +120,12 @@ const SUPPORTED_0: Bitmap = Bitmap::of(&[
 /// Served from minor version 1 on, besides.
 const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT]);
 /// Served from minor version 2 on, besides.
-const SUPPORTED_2: Bitmap = Bitmap::of(&[n::CHANGE_ATTR_TYPE, n::MODE_UMASK, n::XATTR_SUPPORT]);
+const SUPPORTED_2: Bitmap = Bitmap::of(&[
+    n::CLONE_BLKSIZE,
+    n::CHANGE_ATTR_TYPE,
+    n::MODE_UMASK,
+    n::XATTR_SUPPORT,
+]);
 /// Served besides where files have NFSv4 lists.
 const LISTS_0: Bitmap = Bitmap::of(&[n::ACL]);
 const LISTS_1: Bitmap = Bitmap::of(&[n::ACL, n::DACL]);
@@ -157,6 +163,7 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::SPACE_AVAIL,
     n::SPACE_FREE,
     n::SPACE_TOTAL,
+    n::CLONE_BLKSIZE,
 ]);
 
 /// RFC 7862, section 12.2.3: NFS4_CHANGE_TYPE_IS_TIME_METADATA.
@@ -311,6 +318,7 @@ impl Described<'_> {
             n::FILES_AVAIL | n::FILES_FREE => w.u64(stat(|s| s.free_files)),
             n::FILES_TOTAL => w.u64(stat(|s| s.total_files)),
             n::MAXNAME => w.u32(self.stat.map_or(255, |s| s.name_max)),
+            n::CLONE_BLKSIZE => w.u32(self.stat.map_or(0, |s| s.block_size)),
             n::SPACE_AVAIL => w.u64(stat(|s| s.available_bytes)),
             n::SPACE_FREE => w.u64(stat(|s| s.free_bytes)),
             n::SPACE_TOTAL => w.u64(stat(|s| s.total_bytes)),

@@ -108,7 +108,7 @@ impl Compound<'_> {
     }
 
     /// Returns the saved file handle's file.
-    fn saved_file(&self, pseudo: Status) -> Result<FileTarget, Status> {
+    pub(super) fn saved_file(&self, pseudo: Status) -> Result<FileTarget, Status> {
         match self.saved.as_ref().ok_or(Status::NoFileHandle)? {
             Target::File(file) => Ok(file.clone()),
             Target::Pseudo(_) => Err(pseudo),

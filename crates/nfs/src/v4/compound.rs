@@ -356,6 +356,8 @@ impl Compound<'_> {
             | Operation::Advise(_)
             | Operation::ReadPlus { .. }
             | Operation::Seek { .. }
+            | Operation::Copy { .. }
+            | Operation::Clone(_)
             | Operation::GetXattr(_)
             | Operation::SetXattr { .. }
             | Operation::ListXattrs { .. }

@@ -35,6 +35,8 @@ impl Compound<'_> {
                 offset,
                 count,
             } => self.read_plus(&state, offset, count).await,
+            Operation::Copy { range, from_server } => self.copy(&range, from_server).await,
+            Operation::Clone(range) => self.clone_range(&range).await,
             Operation::Advise(state) => {
                 let file = self.file(Status::IsDirectory)?;
                 self.check_io(&state, &file, READ)?;

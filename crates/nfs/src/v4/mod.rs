@@ -10,6 +10,7 @@ mod attribute;
 mod bitmap;
 mod change;
 mod compound;
+mod copying;
 mod data;
 mod directory;
 mod extended;

@@ -20,6 +20,8 @@ const ATTRIBUTE_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const DATA_BYTES_MAX: usize = crate::limits::TRANSFER_BYTES_MAX;
 /// State ids that one TEST_STATEID asks for.
 const STATE_IDS_MAX: u32 = 256;
+/// Addresses of the server that a COPY is from.
+const SERVERS_MAX: u32 = 32;
 /// Security parameters and algorithms that are read, and not used.
 const PARAMETERS_MAX: u32 = 32;
 /// RFC 5531, appendix A.
@@ -74,10 +76,12 @@ pub(crate) mod number {
     pub(crate) const DESTROY_CLIENTID: u32 = 57;
     pub(crate) const RECLAIM_COMPLETE: u32 = 58;
     pub(crate) const ALLOCATE: u32 = 59;
+    pub(crate) const COPY: u32 = 60;
     pub(crate) const DEALLOCATE: u32 = 62;
     pub(crate) const IO_ADVISE: u32 = 63;
     pub(crate) const READ_PLUS: u32 = 68;
     pub(crate) const SEEK: u32 = 69;
+    pub(crate) const CLONE: u32 = 71;
     pub(crate) const GETXATTR: u32 = 72;
     pub(crate) const SETXATTR: u32 = 73;
     pub(crate) const LISTXATTRS: u32 = 74;
@@ -92,6 +96,17 @@ use number as n;
 pub(crate) struct StateId {
     pub(crate) sequence: u32,
     pub(crate) other: [u8; 12],
+}
+
+/// What COPY and CLONE make of the saved file's bytes in the current one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CopyRange {
+    pub(crate) source: StateId,
+    pub(crate) target: StateId,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Bytes; 0 means to the end of the source.
+    pub(crate) count: u64,
 }
 
 /// Attributes to set or to compare with, as they come.
@@ -364,6 +379,12 @@ pub(crate) enum Operation<'a> {
         offset: u64,
         what: u32,
     },
+    Copy {
+        range: CopyRange,
+        /// The source is a file of another server.
+        from_server: bool,
+    },
+    Clone(CopyRange),
     GetXattr(&'a [u8]),
     SetXattr {
         option: u32,
@@ -622,6 +643,21 @@ fn extensions<'a>(r: &mut Reader<'a>, number: u32) -> Result<Operation<'a>> {
             offset: r.u64()?,
             what: r.u32()?,
         },
+        n::COPY => {
+            let range = copy_range(r)?;
+            // In order, and done when it is answered: all copies here are both.
+            r.bool()?;
+            r.bool()?;
+            let servers = count(r, SERVERS_MAX)?;
+            for _ in 0..servers {
+                network_location(r)?;
+            }
+            Operation::Copy {
+                range,
+                from_server: servers > 0,
+            }
+        }
+        n::CLONE => Operation::Clone(copy_range(r)?),
         n::GETXATTR => Operation::GetXattr(name(r)?),
         n::SETXATTR => Operation::SetXattr {
             option: r.u32()?,
@@ -662,6 +698,30 @@ fn state_id(r: &mut Reader<'_>) -> Result<StateId> {
         sequence: r.u32()?,
         other: fixed(r)?,
     })
+}
+
+fn copy_range(r: &mut Reader<'_>) -> Result<CopyRange> {
+    Ok(CopyRange {
+        source: state_id(r)?,
+        target: state_id(r)?,
+        from: r.u64()?,
+        to: r.u64()?,
+        count: r.u64()?,
+    })
+}
+
+/// Reads past `netloc4`.
+fn network_location(r: &mut Reader<'_>) -> Result<()> {
+    match r.u32()? {
+        1 | 2 => r.opaque(OPAQUE_BYTES_MAX).map(|_| ()),
+        3 => {
+            r.opaque(OPAQUE_BYTES_MAX)?;
+            r.opaque(OPAQUE_BYTES_MAX).map(|_| ())
+        }
+        _ => Err(Malformed {
+            what: "netloc_type4",
+        }),
+    }
 }
 
 fn attributes<'a>(r: &mut Reader<'a>) -> Result<RawAttributes<'a>> {
