@@ -245,7 +245,7 @@ impl DslPool {
             return Err(exists());
         }
         let list = ObjectId(bookmark.redaction_obj);
-        let header = self.list_header(list).await?;
+        let header = self.header_of_entries(list).await?;
         let same = header.snapshots.len() == snapshots.len()
             && snapshots
                 .iter()

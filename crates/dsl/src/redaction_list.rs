@@ -42,6 +42,21 @@ impl DslPool {
         })
     }
 
+    /// The header of a list whose entries are to be read or lengthened.
+    ///
+    /// # Errors
+    /// `Corrupt` where it counts more entries than the list has room for: a txg that is to write behind them could not be written.
+    pub(crate) async fn header_of_entries(&self, list: ObjectId) -> Result<RedactionHeader> {
+        let header = self.list_header(list).await?;
+        let info = self.mos.object_info(list).await?;
+        let blocks = info.max_block_id.saturating_add(1);
+        let room = blocks.saturating_mul(u64::from(info.block_size)) / ENTRY_BYTES;
+        if header.entries > room {
+            return Err(DslError::corrupt("redaction list", list));
+        }
+        Ok(header)
+    }
+
     /// Whether the pool can have a list of so many redaction snapshots.
     pub(crate) fn check_new_list(&self, snapshots: usize) -> Result<()> {
         if !self.features.is_enabled("redaction_bookmarks") {

@@ -27,7 +27,7 @@ impl DslPool {
         from: (u64, u64),
     ) -> Result<ListReader> {
         let hold = self.lists_in_use.hold(list);
-        let header = self.list_header(list).await?;
+        let header = self.header_of_entries(list).await?;
         if !header.is_complete() {
             return Err(RedactionError::Incomplete.into());
         }

@@ -177,6 +177,11 @@ impl Rig {
 
     /// Syncs, forgets everything in memory, and opens the hierarchy again from disk.
     pub(crate) async fn reopen(&mut self) {
+        self.reopen_changed(async |_, _| {}).await;
+    }
+
+    /// As [`Rig::reopen`], with the meta-objset changed behind the hierarchy's back.
+    pub(crate) async fn reopen_changed(&mut self, change: impl AsyncFnOnce(&Objset, &Tx)) {
         let clock = self.services.clock.clone();
         clock.sync_all().await.expect("syncs");
         self.stop.set(true);
@@ -189,6 +194,10 @@ impl Rig {
         let mos = Objset::open(&self.services, self.root.get(), meta).await;
         let mos = mos.expect("the meta-objset opens");
         self.hierarchy = Hierarchy::open(&mos, options()).await.expect("opens");
+        let txg = self.services.clock.quiesce_next().await;
+        change(&mos, &self.services.clock.syncing_tx(txg)).await;
+        let (services, store) = (&self.services, &self.store);
+        sync(&self.hierarchy, services, store, &self.root, txg).await;
         self.start();
     }
 
