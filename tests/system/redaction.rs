@@ -3,10 +3,12 @@
 
 use std::path::Path;
 
+use tests::free_port;
 use tests::golden::Golden;
 use tests::oracle;
 
 use crate::cli::Place;
+use crate::rpc::{Client, MOUNT, Xdr};
 use crate::streams::{named, sums, unpack};
 
 /// The list of a bookmark, as OpenZFS's code reads it: object, first block, number of blocks, bytes of a block.
@@ -309,6 +311,54 @@ fn redacted_datasets_are_mounted_when_forced() {
     let expect = "0\n0\n15\n1\n0\n\
         ! cannot mount 'tank/r': Dataset is not complete, was created by receiving a redacted zfs send stream.\n[1]\n";
     assert_eq!(made, expect);
+    place.stop();
+}
+
+/// A dataset that was received redacted is shared by NFS while it is mounted, and not otherwise. One that is mounted is unmounted when
+/// such a stream takes the place of its contents.
+#[test]
+fn redacted_datasets_are_shared_while_they_are_mounted() {
+    let (_directory, streams) = unpack();
+    let mut place = Place::new();
+    if !crate::snapdir::can_mount(&place) {
+        return;
+    }
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    place.serve(&[
+        "--nfs-port",
+        &port.to_string(),
+        "--listen",
+        "127.0.0.1",
+        "--no-portmap",
+        "--iscsi-port",
+        "0",
+        "--mount",
+    ]);
+    let made = place.run(
+        "truncate -s 512M disk && zpool create -m $PWD/m tank $PWD/disk && zfs create -o sharenfs=on tank/r && echo old > m/r/f",
+    );
+    assert_eq!(made, "");
+    let status = |dataset: &str| {
+        let path = format!("{}/m/{dataset}", place.work());
+        let path = Xdr::default().opaque(path.as_bytes());
+        Client::new(address).call(MOUNT, 1, &path).word(0)
+    };
+    assert_eq!(status("r"), 0, "a file system is shared");
+    let received = place.run(&format!(
+        "zfs receive -F tank/r < {}; zfs mount | grep -c tank/r; zfs share tank/r",
+        named(&streams, "redacted")
+    ));
+    let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+    assert_eq!(
+        received,
+        format!("0\n! cannot share 'tank/r': {why}\n[1]\n")
+    );
+    assert_ne!(status("r"), 0, "a redacted file system that is not mounted");
+    assert_eq!(place.run("zfs mount -f tank/r; zfs share tank/r"), "");
+    assert_eq!(status("r"), 0, "a redacted file system that is mounted");
+    assert_eq!(place.run("zfs unmount tank/r"), "");
+    assert_ne!(status("r"), 0, "a redacted file system that was unmounted");
     place.stop();
 }
 

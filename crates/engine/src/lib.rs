@@ -49,7 +49,7 @@ pub use fs::{CloneOf, FsHandle};
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;
 pub use pool_mailbox::{Ending, Request};
-pub use receive::{PropertyOverrides, ReceiveNote, ReceiveRequest, ReceiveStream};
+pub use receive::{PropertyOverrides, ReceiveNote, ReceiveRequest, ReceiveStream, Received};
 pub use send::{SendRequest, SendStream};
 pub use send_package::{SendPackageRequest, SendPlan};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};

@@ -131,11 +131,12 @@ async fn receive(
             break;
         }
     }
-    let (_, notes, result) = receiving.finish().await;
+    let received = receiving.finish().await;
     let text = |note| match note {
         ReceiveNote::Progress(text) | ReceiveNote::Warning(text) => text,
     };
-    result.map(|()| notes.into_iter().map(text).collect())
+    let notes = received.notes.into_iter();
+    received.result.map(|()| notes.map(text).collect())
 }
 
 fn into(target: &str) -> ReceiveRequest {

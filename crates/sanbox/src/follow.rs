@@ -11,7 +11,8 @@ use std::path::Path;
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle};
 
-use crate::appliance::{Appliance, is_redacted, mount_flags, mount_query};
+use crate::appliance::{Appliance, mount_flags, mount_query};
+use crate::redacted::is_redacted;
 
 /// What is about to change of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod memory;
 mod menu;
 mod names;
 mod paths;
+mod redacted;
 mod replication;
 mod serve;
 mod terminal;

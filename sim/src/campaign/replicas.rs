@@ -271,5 +271,5 @@ async fn feed(
             break;
         }
     }
-    receiving.finish().await.2
+    receiving.finish().await.result
 }

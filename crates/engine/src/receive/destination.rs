@@ -126,6 +126,8 @@ impl Work {
         self.finish_package_parts(&to, package).await;
         if !to.existed {
             self.new.push(to.dataset.clone());
+        } else if to.wants_new {
+            self.replaced.push(to.dataset.clone());
         }
         self.received_raw |= to.is_raw();
         self.tell_rate(began);

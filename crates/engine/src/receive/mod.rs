@@ -78,13 +78,20 @@ pub struct ReceiveStream {
     pool: PoolHandle,
     chunks: Sender<Vec<u8>>,
     notes: Arc<Mutex<Vec<ReceiveNote>>>,
-    answer: Reply<Outcome>,
+    answer: Reply<Received>,
 }
 
 /// What was received when the stream ended, or was refused.
-struct Outcome {
-    new: Vec<String>,
-    result: Result<(), EngineError>,
+#[derive(Debug)]
+pub struct Received {
+    /// Full names of the datasets that are new.
+    pub new: Vec<String>,
+    /// Full names of the datasets whose contents a whole stream took the place of (`-F`).
+    pub replaced: Vec<String>,
+    /// What there is to say since [`ReceiveStream::take_notes`].
+    pub notes: Vec<ReceiveNote>,
+    /// Whether all was received.
+    pub result: Result<(), EngineError>,
 }
 
 impl std::fmt::Debug for ReceiveStream {
@@ -105,17 +112,19 @@ impl ReceiveStream {
         take(&self.notes)
     }
 
-    /// Waits for the end, after the last bytes. Returns the full names of the datasets that are new, the notes, and whether all was
-    /// received: what was received whole is on disk when this returns, and stays.
-    pub async fn finish(self) -> (Vec<String>, Vec<ReceiveNote>, Result<(), EngineError>) {
+    /// Waits for the end, after the last bytes: what was received whole is on disk when this returns, and stays.
+    pub async fn finish(self) -> Received {
         drop(self.chunks);
-        let outcome = self.answer.await.unwrap_or(Outcome {
+        let mut received = self.answer.await.unwrap_or(Received {
             new: Vec::new(),
+            replaced: Vec::new(),
+            notes: Vec::new(),
             result: Err(EngineError::PoolClosed),
         });
         // What is open of the datasets is another thing now.
         self.pool.notify(None, Invalidation::Everything).await;
-        (outcome.new, take(&self.notes), outcome.result)
+        received.notes = take(&self.notes);
+        received
     }
 }
 
@@ -148,12 +157,15 @@ impl PoolHandle {
                         input: Input::new(input),
                         notes: told,
                         new: Vec::new(),
+                        replaced: Vec::new(),
                         top: None,
                         received_raw: false,
                     };
                     let result = work.run().await;
-                    sender.send(Outcome {
+                    sender.send(Received {
                         new: work.new,
+                        replaced: work.replaced,
+                        notes: Vec::new(),
                         result,
                     });
                 };
@@ -230,6 +242,8 @@ struct Work {
     notes: Arc<Mutex<Vec<ReceiveNote>>>,
     /// Datasets that were made.
     new: Vec<String>,
+    /// Datasets whose contents a whole stream took the place of.
+    replaced: Vec<String>,
     /// The dataset that the first stream is received into.
     top: Option<String>,
     /// A raw stream was received.

@@ -520,7 +520,7 @@ async fn receive(pool: &PoolHandle, target: &str, bytes: &[u8]) -> String {
             break;
         }
     }
-    outcome(stream.finish().await.2)
+    outcome(stream.finish().await.result)
 }
 
 #[test]

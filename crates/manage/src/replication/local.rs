@@ -242,8 +242,8 @@ impl LocalEndpoint {
                 }
             }
         }
-        let (_, _, result) = receiving.finish().await;
-        match (broken, result) {
+        let received = receiving.finish().await;
+        match (broken, received.result) {
             (Some(error), _) => Err(error),
             (None, Ok(())) => Ok(()),
             (None, Err(error)) => Err(self.error(&what, &error)),

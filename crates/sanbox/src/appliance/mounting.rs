@@ -10,6 +10,7 @@ use super::Appliance;
 use super::subject::is_delegated;
 use crate::logging::SANBOX;
 use crate::paths;
+use crate::redacted::is_redacted;
 use crate::serve::fuse::flags::mount_flags;
 
 impl Appliance {
@@ -102,12 +103,6 @@ impl Appliance {
             tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }
-}
-
-/// Whether a dataset was received redacted: such a one is mounted by `zfs mount -f` alone. The property is among those of [`mount_query`].
-pub(crate) fn is_redacted(info: &DatasetInfo) -> bool {
-    let property = info.property("redacted");
-    property.and_then(|property| property.value.number()) == Some(1)
 }
 
 /// The properties that say where and whether a file system is mounted.

@@ -265,7 +265,8 @@ async fn serve_protocols(
         limits,
         workers.clone(),
     );
-    appliance.enter_daemon(shares::Shares::new(server.clone(), listeners));
+    let mounts = appliance.mounts().clone();
+    appliance.enter_daemon(shares::Shares::new(server.clone(), listeners, mounts));
 
     if config.nbd.enabled {
         let settings = nbd::Settings {
@@ -298,6 +299,7 @@ async fn serve_protocols(
             appliance.context(),
             config.smb.clone(),
             config.listen.clone(),
+            appliance.mounts().clone(),
         );
         appliance.serve_smb(smb);
     }

@@ -1,15 +1,17 @@
 //! What is shared by NFS: the datasets of the open pools whose `sharenfs` says so.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
 
 use manage::api::Share;
 
+use super::fuse::Mounts;
 use super::nfs::Listeners;
 use crate::logging::NFS;
+use crate::redacted::is_redacted;
 
 /// Value of the property `keystatus` of a dataset whose key is not loaded.
 const KEY_UNAVAILABLE: u64 = 1;
@@ -20,6 +22,8 @@ pub(crate) struct Shares {
     listeners: Listeners,
     /// Withdrawn by `zfs unshare`, by guid.
     withdrawn: Mutex<BTreeSet<u64>>,
+    /// What is mounted: a dataset that was received redacted is shared while it is.
+    mounts: Arc<Mounts>,
     /// Pools on their way out.
     leaving: Mutex<BTreeSet<String>>,
     /// One refresh at a time.
@@ -29,11 +33,12 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(crate) fn new(server: nfs::Server, listeners: Listeners) -> Self {
+    pub(crate) fn new(server: nfs::Server, listeners: Listeners, mounts: Arc<Mounts>) -> Self {
         Self {
             server,
             listeners,
             withdrawn: Mutex::default(),
+            mounts,
             leaving: Mutex::default(),
             refreshing: tokio::sync::Mutex::new(()),
             found: Mutex::default(),
@@ -84,10 +89,28 @@ impl Shares {
         self.leaving().remove(pool);
     }
 
+    /// Why a dataset is not shared now, whatever its properties ask for.
+    fn why_not(&self, info: &DatasetInfo) -> Option<&'static str> {
+        let status = info.property("keystatus").map(|property| &property.value);
+        if status == Some(&Value::Number(KEY_UNAVAILABLE)) {
+            Some("encryption key not loaded")
+        } else if is_redacted(info) && self.mounts.mounted(info.guid).is_none() {
+            Some("received redacted, and not mounted")
+        } else {
+            None
+        }
+    }
+
     /// Makes the shares those that the datasets' properties ask for.
     pub(crate) async fn refresh(&self, engine: &Engine) {
         let _one = self.refreshing.lock().await;
-        let names = ["sharenfs", "mountpoint", "readonly", "keystatus"];
+        let names = [
+            "sharenfs",
+            "mountpoint",
+            "readonly",
+            "keystatus",
+            "redacted",
+        ];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
         let mut exports: Vec<nfs::Export> = Vec::new();
         for pool in engine.pools() {
@@ -117,15 +140,8 @@ impl Shares {
                 if self.withdrawn().contains(&info.guid) {
                     continue;
                 }
-                let lacks_key = info
-                    .property("keystatus")
-                    .is_some_and(|property| property.value == Value::Number(KEY_UNAVAILABLE));
-                if lacks_key {
-                    tracing::info!(
-                        target: NFS,
-                        "'{}' is not shared: encryption key not loaded",
-                        info.name
-                    );
+                if let Some(why) = self.why_not(&info) {
+                    tracing::info!(target: NFS, "'{}' is not shared: {why}", info.name);
                     continue;
                 }
                 let readonly = info

@@ -9,10 +9,11 @@ use serde_json::{Map, json};
 
 use super::keys::{self, KeyInput};
 use super::{open, shown};
-use crate::appliance::{KnownPool, ShareProtocol, is_redacted};
+use crate::appliance::{KnownPool, ShareProtocol};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 use crate::follow::{Affected, Change};
+use crate::redacted::is_redacted;
 
 options! {
     MountOption {
@@ -140,6 +141,10 @@ async fn below(pool: &PoolHandle, root: &str) -> Vec<(PoolHandle, DatasetInfo)> 
         .map(|info| (pool.clone(), info))
         .collect()
 }
+
+/// Why a dataset that was received redacted is neither mounted nor shared.
+const INCOMPLETE: &str =
+    "Dataset is not complete, was created by receiving a redacted zfs send stream.";
 
 /// What is done at a mount beside it.
 #[derive(Clone, Copy, Default)]
@@ -346,8 +351,7 @@ async fn mount_one(
         return refuse("'canmount' property is set to 'off'".to_owned());
     }
     if is_redacted(info) && !how.redacted {
-        let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
-        return refuse(why.to_owned());
+        return refuse(INCOMPLETE.to_owned());
     }
     if session.appliance.mounts().mounted(info.guid).is_some() {
         return refuse("filesystem already mounted".to_owned());
@@ -361,6 +365,11 @@ async fn mount_one(
         .appliance
         .mount(pool, info, point.as_ref(), how.overlay);
     match mounted.await {
+        Ok(()) if is_redacted(info) => {
+            // It is shared from now on.
+            session.appliance.datasets_changed().await;
+            Ok(())
+        }
         Ok(()) => Ok(()),
         Err(why) => refuse(why),
     }
@@ -391,6 +400,7 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
                 }
             }
         }
+        session.appliance.datasets_changed().await;
         return if failed { Err(Exit(1)) } else { Ok(()) };
     }
     let [name] = operands.as_slice() else {
@@ -416,7 +426,10 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         name.clone()
     };
-    unmount_with_below(session, &target, force, unload).await
+    let unmounted = unmount_with_below(session, &target, force, unload).await;
+    // What was received redacted is shared as long as it is mounted.
+    session.appliance.datasets_changed().await;
+    unmounted
 }
 
 /// Unmounts a file system and what is mounted below it because it inherits the mount point; with `unload`, unloads their keys.
@@ -510,6 +523,9 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.fail(
             "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
         ));
+    }
+    if is_redacted(&info) && session.appliance.mounts().mounted(info.guid).is_none() {
+        return Err(session.fail(format!("cannot share '{name}': {INCOMPLETE}")));
     }
     if !session.appliance.is_daemon() {
         return Err(session.fail(format!(

@@ -3,11 +3,13 @@
 //! OpenZFS: cmd/zfs/zfs_main.c, zfs_do_receive (options, words).
 
 use engine::property::{Attribute, Property, is_user_property};
-use engine::{EngineError, ReceiveNote, ReceiveRequest};
+use engine::{EngineError, PoolHandle, ReceiveNote, ReceiveRequest};
 
 use super::keys::{self, KeyInput};
+use crate::appliance::mount_query;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+use crate::redacted::is_redacted;
 
 options! {
     ReceiveOption {
@@ -203,22 +205,43 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
         }
         session.out.flush().await?;
     }
-    let (new, notes, result) = stream.finish().await;
-    tell(session, options, &notes);
+    let received = stream.finish().await;
+    tell(session, options, &received.notes);
     if !options.request.dry_run {
         session.record(&pool).await;
     }
     if !options.request.unmounted {
-        for dataset in &new {
+        for dataset in &received.new {
             session.appliance.mount_created(&pool, dataset).await;
         }
     }
+    for dataset in &received.replaced {
+        unmount_redacted(session, &pool, dataset).await;
+    }
     session.appliance.datasets_changed().await;
-    match result {
+    match received.result {
         Ok(()) => Ok(()),
         // It was told what could not be done.
         Err(EngineError::ReceivedPartly) => Err(Exit(1)),
         Err(error) => Err(refused(error)),
+    }
+}
+
+/// Unmounts a file system whose contents a redacted stream took the place of: mounted again it is only when that is asked for. One that
+/// redacted increments come onto stays mounted.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_receive_one; lib/libzfs/libzfs_mount.c, zfs_is_mountable
+async fn unmount_redacted(session: &Session, pool: &PoolHandle, dataset: &str) {
+    let Ok(info) = pool.dataset(dataset, &mount_query()).await else {
+        return;
+    };
+    let mounts = session.appliance.mounts();
+    if is_redacted(&info)
+        && mounts.mounted(info.guid).is_some()
+        && let Err(why) = mounts.unmount_name(dataset, true).await
+    {
+        session
+            .out
+            .error(format!("cannot unmount '{dataset}': {why}"));
     }
 }
 

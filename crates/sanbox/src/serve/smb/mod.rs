@@ -30,6 +30,7 @@ use tokio::task::JoinHandle;
 use crate::appliance::context::Context;
 use crate::logging::SMB;
 use crate::paths;
+use crate::redacted::is_redacted;
 use crate::serve::fuse::{MountFlags, Mounts};
 use process::{MOUNTS, Process, SHARES, Tools};
 
@@ -53,6 +54,8 @@ pub(crate) struct Smb {
     chosen: Vec<IpAddr>,
     directory: PathBuf,
     mounts: Mounts,
+    /// Mounts of this machine: a dataset that was received redacted is shared while it is among them.
+    shown: Arc<Mounts>,
     /// Withdrawn by `zfs unshare`, by guid.
     withdrawn: Mutex<BTreeSet<u64>>,
     /// Pools on their way out.
@@ -103,13 +106,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Smb {
-    pub(crate) fn new(context: &Arc<Context>, settings: Settings, chosen: Vec<IpAddr>) -> Self {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        settings: Settings,
+        chosen: Vec<IpAddr>,
+        shown: Arc<Mounts>,
+    ) -> Self {
         Self {
             context: Arc::downgrade(context),
             settings,
             chosen,
             directory: directory(context.state().path()),
             mounts: Mounts::new(context.config().mount.threads),
+            shown,
             withdrawn: Mutex::default(),
             leaving: Mutex::default(),
             served: tokio::sync::Mutex::default(),
@@ -246,6 +255,12 @@ impl Smb {
                     continue;
                 }
                 match wanted_share(&pool, &info, &wanted) {
+                    Ok(Some(_))
+                        if is_redacted(&info) && self.shown.mounted(info.guid).is_none() =>
+                    {
+                        let why = "received redacted, and not mounted";
+                        unshared.insert(info.name, why.to_owned());
+                    }
                     Ok(Some(share)) => drop(wanted.insert(info.guid, share)),
                     Ok(None) => {}
                     Err(why) => drop(unshared.insert(info.name, why)),
@@ -645,6 +660,7 @@ fn share_query() -> PropertyQuery {
         "casesensitivity",
         "quota",
         "refquota",
+        "redacted",
     ];
     PropertyQuery::Named(names.map(str::to_owned).to_vec())
 }
