@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use checker::{FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-               [--histories|--replicas|--devices|--removals|--clones]
+               [--histories|--replicas|--encryption|--devices|--removals|--clones]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
        sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
@@ -21,6 +21,7 @@ faults    the same with disks that vanish, return, rot, lie, hang, fail and die,
 seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 --replicas   the same, with snapshots sent and received whole, incremental and in parts
+--encryption  the same, and datasets are encrypted; with --replicas they are redacted, and streams received correctively, too
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
 --clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps

@@ -212,7 +212,7 @@ fn build(root: &Path, options: &Options) -> Result<(Vec<Job>, PathBuf)> {
 fn campaigns(root: &Path, programs: &Path, seeds: u64) -> Vec<Job> {
     const AFTER_THE_TESTS: u64 = 12;
     let few = seeds.div_ceil(8);
-    let plans: [(&str, &[&str], u64, u64); 9] = [
+    let plans: [(&str, &[&str], u64, u64); 10] = [
         ("campaign", &["campaign"], AFTER_THE_TESTS, seeds),
         ("faults", &["faults"], AFTER_THE_TESTS, seeds),
         ("campaign --devices", &["campaign", "--devices"], 0, few),
@@ -223,6 +223,12 @@ fn campaigns(root: &Path, programs: &Path, seeds: u64) -> Vec<Job> {
         (
             "campaign --encryption",
             &["campaign", "--encryption"],
+            0,
+            few,
+        ),
+        (
+            "campaign --replicas --encryption",
+            &["campaign", "--replicas", "--encryption"],
             0,
             few,
         ),

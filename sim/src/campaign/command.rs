@@ -23,7 +23,7 @@ struct Options {
     histories: bool,
     /// Plans in which snapshots are sent and received.
     replicas: bool,
-    /// The same, and datasets are encrypted.
+    /// The same, and datasets are encrypted; with both, streams are received correctively, too.
     encryption: bool,
     /// Plans in which the pool's devices change.
     devices: bool,
@@ -44,6 +44,8 @@ impl Options {
     fn plan(&self, seed: u64) -> Plan {
         if self.histories {
             Plan::history(seed)
+        } else if self.replicas && self.encryption {
+            Plan::encrypted_replicas(seed)
         } else if self.replicas {
             Plan::replicas(seed)
         } else if self.encryption {

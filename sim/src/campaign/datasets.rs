@@ -214,6 +214,8 @@ pub struct Habits {
     pub redaction: bool,
     /// Encrypts some of the datasets.
     pub encryption: bool,
+    /// Receives streams correctively.
+    pub healing: bool,
 }
 
 /// Works until some operations are done.
@@ -342,6 +344,9 @@ impl DatasetAdmin {
         }
         if self.habits.redaction && self.rng.below(6) == 0 {
             return self.redact().await;
+        }
+        if self.habits.healing && self.rng.below(6) == 0 {
+            return self.heal().await;
         }
         if self.habits.encryption && self.rng.below(4) == 0 {
             return self.use_keys().await;

@@ -137,6 +137,39 @@ impl DatasetAdmin {
         self.receive(&last, base, &target, options).await.map(drop)
     }
 
+    /// Receives a stream of a snapshot correctively: nothing of it is lost, and nothing changes.
+    pub(super) async fn heal(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(snapshot) = self.pick(&names, is_snapshot) else {
+            return Ok(());
+        };
+        let thing = names[&snapshot].clone();
+        let is_encrypted = thing.key.is_some();
+        let request = SendRequest {
+            snapshot: snapshot.clone(),
+            options: SendOptions {
+                raw: is_encrypted && self.rng.coin(),
+                compressed: self.rng.coin(),
+                large_blocks: true,
+                embedded: !is_encrypted && self.rng.coin(),
+                ..SendOptions::default()
+            },
+            ..SendRequest::default()
+        };
+        let bytes = bytes_of(&self.pool, &request).await.map_err(text)?;
+        let request = ReceiveRequest {
+            target: snapshot.clone(),
+            heal: true,
+            ..ReceiveRequest::default()
+        };
+        feed(&self.pool, &bytes, request).await.map_err(text)?;
+        let found = print(&self.pool, &snapshot, thing.volume).await?;
+        if thing.print.is_some_and(|print| print != found) {
+            return Err(format!("datasets: {snapshot} differs after it was healed"));
+        }
+        Ok(())
+    }
+
     /// Returns whether there was room for it.
     async fn receive(
         &mut self,
@@ -206,7 +239,7 @@ impl DatasetAdmin {
         let whole = bytes_of(&self.pool, request).await?;
         let len = self.rng.below(whole.len() as u64);
         let part = &whole[..usize::try_from(len).expect("small")];
-        match feed(&self.pool, part, target, true).await {
+        match feed(&self.pool, part, into(target, true)).await {
             Ok(()) => panic!("{len} bytes of a stream were taken for all of it"),
             Err(error) if is_full(&error) => Err(error),
             Err(_) => self.rest_of(request, target).await,
@@ -240,7 +273,7 @@ async fn transfer(
     target: &str,
 ) -> Result<(), EngineError> {
     let bytes = bytes_of(pool, request).await?;
-    feed(pool, &bytes, target, request.from.is_some()).await
+    feed(pool, &bytes, into(target, request.from.is_some())).await
 }
 
 async fn bytes_of(pool: &PoolHandle, request: &SendRequest) -> Result<Vec<u8>, EngineError> {
@@ -253,18 +286,16 @@ async fn bytes_of(pool: &PoolHandle, request: &SendRequest) -> Result<Vec<u8>, E
 }
 
 /// What is new and `resumable` would be seen unfinished, so that only increments are.
-async fn feed(
-    pool: &PoolHandle,
-    bytes: &[u8],
-    target: &str,
-    resumable: bool,
-) -> Result<(), EngineError> {
-    let request = ReceiveRequest {
+fn into(target: &str, resumable: bool) -> ReceiveRequest {
+    ReceiveRequest {
         target: target.to_owned(),
         resumable,
         unmounted: true,
         ..ReceiveRequest::default()
-    };
+    }
+}
+
+async fn feed(pool: &PoolHandle, bytes: &[u8], request: ReceiveRequest) -> Result<(), EngineError> {
     let receiving = pool.receive(request).await?;
     for chunk in bytes.chunks(CHUNK_BYTES) {
         if !receiving.write(chunk.to_vec()).await {

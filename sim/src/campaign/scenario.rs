@@ -301,6 +301,7 @@ impl Plan {
                 replicas: true,
                 redaction: true,
                 encryption: false,
+                healing: false,
             },
             ..Self::history(seed)
         }
@@ -314,6 +315,21 @@ impl Plan {
                 replicas: true,
                 redaction: false,
                 encryption: true,
+                healing: false,
+            },
+            ..Self::history(seed)
+        }
+    }
+
+    /// As [`Plan::replicas`] and [`Plan::encryption`] together, and streams are received correctively.
+    #[must_use]
+    pub fn encrypted_replicas(seed: u64) -> Self {
+        Self {
+            habits: Habits {
+                replicas: true,
+                redaction: true,
+                encryption: true,
+                healing: true,
             },
             ..Self::history(seed)
         }
