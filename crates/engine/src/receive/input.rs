@@ -1,7 +1,7 @@
 //! The bytes of a stream that is received, cut into records and payloads with their checksums verified.
 
 use dsl::stream::{NvList, RECORD_SIZE, StreamError, StreamReader, StreamRecord};
-use runtime::{IoBuf, IoBufMut, mailbox};
+use runtime::{ALIGNMENT, IoBuf, IoBufMut, mailbox};
 
 /// Most bytes of the list of names and values behind a BEGIN.
 const LIST_BYTES_MAX: u64 = 64 << 20;
@@ -107,6 +107,16 @@ impl Input {
     /// The payload of the last record, of at most `max` bytes.
     pub(super) async fn payload(&mut self, max: u64) -> Result<IoBuf, InputError> {
         let len = self.payload_len(max)?;
+        if len < ALIGNMENT {
+            // A buffer for the disks takes a page at least: the blocks of many small files, which wait for their txg, took eight times
+            // their bytes (docs/measurements/2026-11-27-streams.md).
+            let mut payload = vec![0; len];
+            if self.fill(&mut payload).await < len {
+                return Err(InputError::Truncated);
+            }
+            self.reader.payload(&payload);
+            return Ok(payload.into());
+        }
         let mut payload = IoBufMut::scratch(len);
         if self.fill(&mut payload).await < len {
             return Err(InputError::Truncated);
