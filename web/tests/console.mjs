@@ -279,7 +279,29 @@ async function alerts() {
   await alert.first().getByRole('button', { name: /^Open again: / }).click();
   await alert.first().getByRole('button', { name: /^Mute 8 h: / }).click();
   await alert.getByText('Muted by').waitFor();
-  await page.getByText('Nobody is told.').waitFor();
+  await page.getByText('Nobody is told yet.').waitFor();
+  const dialog = page.getByRole('dialog');
+  await page.getByRole('button', { name: 'Add mail' }).click();
+  await dialog.getByLabel(/^To /).fill('anna@example.org, ben@example.org');
+  await dialog.getByLabel('Mail server').fill('mail.example.org:587');
+  await dialog.getByLabel('Sender').fill('nas@example.org');
+  await dialog.getByLabel('User').fill('nas');
+  await dialog.getByLabel('Password').fill('of the mail server');
+  await page.getByText('sanbox alert channel add mail anna@example.org,ben@example.org --server mail.example.org:587 --tls starttls --from nas@example.org --user nas --severity info --password').waitFor();
+  await look('alert-mail');
+  await run();
+  const mail = page.getByRole('rowheader', { name: 'mail anna@example.org,ben@example.org' });
+  await mail.waitFor();
+  await page.getByRole('button', { name: 'Add a web service' }).click();
+  await dialog.getByLabel('Address').fill('https://hooks.example.org/services/SECRET');
+  await run();
+  await page.getByRole('rowheader', { name: 'slack hooks.example.org' }).waitFor();
+  if ((await page.content()).includes('SECRET')) failures.push('alerts: the address of a web service is shown');
+  await page.getByRole('button', { name: 'Remove: slack hooks.example.org' }).click();
+  await run();
+  await page.getByRole('button', { name: 'Remove: mail anna@example.org,ben@example.org' }).click();
+  await run();
+  await page.getByText('Nobody is told yet.').waitFor();
   execFileSync('zpool', ['online', 'vault', disk]);
 }
 

@@ -152,6 +152,9 @@ pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
 #[must_use]
 pub fn asks_password(arguments: &[String]) -> bool {
     let words: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
+    if words == ["alert", "channel"] {
+        return arguments.iter().any(|word| word == "--password");
+    }
     matches!(words[..], ["user", "add" | "passwd"] | ["smb", "passwd"])
         && !arguments
             .iter()

@@ -338,6 +338,15 @@ impl StateDirectory {
         self.replace("pools.json", format!("{text}\n").as_bytes())
     }
 
+    /// Keeps a secret in a file that its owner alone can read, and returns where. After a power cut it is the old or the new one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_secret(&self, name: &str, secret: &str) -> Result<PathBuf, StateError> {
+        self.replace(name, format!("{secret}\n").as_bytes())?;
+        Ok(self.path.join(name))
+    }
+
     /// Reads the iSCSI targets.
     ///
     /// # Errors

@@ -255,7 +255,7 @@ export type Settings = {
   log_levels: string | null;
   log_modules: string[];
   certificate: { fingerprint: string; ends: number | null } | null;
-  channels: { kind: string; to: string; severity: string }[];
+  channels: { name: string; kind: string; to: string; severity: string }[];
   state_directory: string;
 };
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';

@@ -4,6 +4,7 @@
 //! its cause shows. An alert opens when its condition holds, and is cleared when it has not held for a while. Who knows of it can
 //! acknowledge it, or mute it for a time. All are in memory, and in the database as far as its disk takes them.
 
+pub mod channel;
 pub mod forms;
 pub mod rules;
 
@@ -298,6 +299,11 @@ impl Alerts {
     /// Says how a channel does.
     pub fn note_channel(&self, view: ChannelView) {
         self.table().channels.insert(view.name.clone(), view);
+    }
+
+    /// Forgets a channel that is no more.
+    pub fn forget_channel(&self, name: &str) {
+        self.table().channels.remove(name);
     }
 
     /// Has a message sent by the channel of this name, or by all. Returns whether there is any such channel.

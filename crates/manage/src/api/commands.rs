@@ -148,7 +148,9 @@ pub(super) async fn give_command(
         }
     }
     let words = (command.tool, command.arguments);
-    if command.input.is_some() && !control::asks_for_keys(&words.0, &words.1) {
+    let reads = control::asks_for_keys(&words.0, &words.1)
+        || words.0 == "sanbox" && control::asks_password(&words.1);
+    if command.input.is_some() && !reads {
         return Err(Problem::bad_request("this command reads nothing"));
     }
     give_with(&api, peer, user, words, command.input)

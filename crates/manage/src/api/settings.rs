@@ -42,6 +42,8 @@ pub struct CertificateView {
 /// A channel of alerts, as it is configured; without what lets in there.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ChannelSetting {
+    /// Its name, for `sanbox alert channel remove`.
+    pub name: String,
     /// `mail`, `webhook` or `syslog`.
     pub kind: &'static str,
     /// Whom it reaches: addresses, or a host.

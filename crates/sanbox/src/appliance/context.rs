@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Engine, HostIdentity, TuningChange};
-use manage::config::Config;
+use manage::config::{Alerts, Config};
 use manage::state::StateDirectory;
+use tokio::sync::watch;
 
 use crate::memory::plan::{self, Plan};
 use crate::tuning::{self, Tunables};
@@ -19,6 +20,8 @@ pub(crate) struct Context {
     identity: HostIdentity,
     /// Limits that can be changed.
     tunables: Mutex<Tunables>,
+    /// Who is told of alerts; it can be changed, too.
+    alerts: watch::Sender<Alerts>,
     memory: Plan,
 }
 
@@ -42,6 +45,7 @@ impl Context {
         Ok(Arc::new(Self {
             engine,
             state,
+            alerts: watch::Sender::new(config.alerts.clone()),
             config,
             identity,
             tunables: Mutex::new(tunables),
@@ -55,6 +59,7 @@ impl Context {
             engine,
             state: StateDirectory::unopened(state),
             config: Config::default(),
+            alerts: watch::Sender::default(),
             identity: HostIdentity::default(),
             tunables: Mutex::default(),
             memory: Plan::of(0),
@@ -76,6 +81,11 @@ impl Context {
     /// This machine, as the labels of pools name it.
     pub(super) fn identity(&self) -> &HostIdentity {
         &self.identity
+    }
+
+    /// Who is told of alerts, now and from now on.
+    pub(crate) fn alerts(&self) -> &watch::Sender<Alerts> {
+        &self.alerts
     }
 
     /// What is planned of the memory.

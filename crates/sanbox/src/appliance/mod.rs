@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use engine::{Candidate, Ending, Engine, EngineError, ImportPolicy, PoolHandle, PoolSpec, Rewound};
 use manage::api::{Api, Share};
-use manage::config::Config;
+use manage::config::{Alerts as AlertSettings, Config};
 use manage::jobs::Jobs;
 use manage::replication::Replications;
 use manage::state::StateDirectory;
+use tokio::sync::watch;
 
 use crate::logging::SANBOX;
 use crate::memory::Plan;
@@ -274,6 +275,11 @@ impl Appliance {
     /// What is planned of the memory.
     pub(crate) fn memory_plan(&self) -> Plan {
         self.context.memory_plan()
+    }
+
+    /// Who is told of alerts, now and from now on.
+    pub(crate) fn alert_settings(&self) -> &watch::Sender<AlertSettings> {
+        self.context.alerts()
     }
 
     /// The limits that can be changed, as they are now.

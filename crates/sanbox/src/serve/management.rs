@@ -9,11 +9,12 @@ use anyhow::Context as _;
 use engine::PoolHandle;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use manage::alerts::channel::Channel;
 use manage::api::{
     Api, Backend, CertificateView, ChannelSetting, Device, DeviceContent, InitiatorSession, Ports,
     Settings, Share,
 };
-use manage::config::Config;
+use manage::config::Alerts;
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
 use manage::replication::Replications;
@@ -167,7 +168,7 @@ impl Backend for ApplianceBackend {
                 log_levels: logging::levels().map(|levels| levels.to_string()),
                 log_modules: logging::MODULES,
                 certificate: read.await.ok().flatten(),
-                channels: channels(appliance.config()),
+                channels: channels(&appliance.alert_settings().borrow()),
                 state_directory: appliance.state().path().to_string_lossy().into_owned(),
             }
         }
@@ -207,36 +208,20 @@ fn certificate(state: &Path) -> Option<CertificateView> {
     })
 }
 
-/// The channels of alerts. The address of a webhook is a secret of its own: only its host is told.
-fn channels(config: &Config) -> Vec<ChannelSetting> {
-    let channel = |kind, to: String, severity: &str| ChannelSetting {
-        kind,
-        to,
-        severity: match severity {
-            "" => "info".to_owned(),
-            severity => severity.to_owned(),
-        },
-    };
-    let host = |url: &str| {
-        let behind = url.split_once("://").map_or(url, |(_, behind)| behind);
-        let host = behind.split(['/', '?', '#']).next().unwrap_or_default();
-        // A name and a password may stand before it.
-        host.rsplit('@').next().unwrap_or_default().to_owned()
-    };
-    let alerts = &config.alerts;
-    let mail = alerts
-        .mail
-        .iter()
-        .map(|mail| channel("mail", mail.to.join(", "), &mail.severity));
-    let hooks = alerts
-        .webhook
-        .iter()
-        .map(|hook| channel("webhook", host(&hook.url), &hook.severity));
-    let syslog = alerts
-        .syslog
-        .iter()
-        .map(|syslog| channel("syslog", syslog.server.clone(), &syslog.severity));
-    mail.chain(hooks).chain(syslog).collect()
+/// The channels of alerts, by names without what lets in there.
+fn channels(settings: &Alerts) -> Vec<ChannelSetting> {
+    let channels = Channel::all(settings).into_iter();
+    let told = channels.map(|channel| {
+        let name = channel.name();
+        let (_, to) = name.split_once(' ').unwrap_or_default();
+        ChannelSetting {
+            kind: channel.kind(),
+            to: to.replace(',', ", "),
+            severity: channel.severity().as_str().to_owned(),
+            name,
+        }
+    });
+    told.collect()
 }
 
 /// Opens what manages the appliance, once in a process. A state directory that cannot be written is logged.
@@ -277,11 +262,11 @@ mod tests {
 
     #[test]
     fn channels_are_told_without_what_lets_in_there() {
-        let config = Config::parse(
+        let config = manage::config::Config::parse(
             "[[alerts.mail]]\nserver = 'mail:25'\nto = ['a@b', 'c@d']\nseverity = 'critical'\n\
              [[alerts.webhook]]\nurl = 'https://user:secret@hooks.example.org/services/TOKEN?key=KEY'\n",
         );
-        let told = channels(&config.expect("parses"));
+        let told = channels(&config.expect("parses").alerts);
         let told: Vec<_> = told
             .iter()
             .map(|one| (one.kind, one.to.as_str(), one.severity.as_str()))

@@ -424,8 +424,8 @@ async fn manage(appliance: Arc<Appliance>, opened: anyhow::Result<Arc<Api>>) {
             };
             let checking = alerts::watch(Arc::downgrade(&appliance), api.clone());
             let host = appliance.host_name().unwrap_or_default();
-            let telling = appliance.config().alerts.clone();
-            let telling = notify::serve(telling, api.alerts.clone(), host);
+            let settings = appliance.alert_settings().subscribe();
+            let telling = notify::serve(settings, api.alerts.clone(), host);
             tokio::join!(telling, checking, watching, console);
         }
         Err(error) => {
@@ -500,6 +500,11 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
     if config.tuning != before.tuning {
         appliance.set_tunables(tunables).await;
     }
+    if config.alerts != before.alerts {
+        appliance
+            .alert_settings()
+            .send_replace(config.alerts.clone());
+    }
     let waiting: Vec<&str> = [
         ("listen", config.listen != before.listen),
         ("memory", config.memory != before.memory),
@@ -512,7 +517,6 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[console]", config.console != before.console),
         ("[control]", config.control != before.control),
         ("[policies]", config.policies != before.policies),
-        ("[[alerts]]", config.alerts != before.alerts),
         ("[log] format", config.log.format != before.log.format),
     ]
     .into_iter()

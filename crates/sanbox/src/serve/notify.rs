@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use manage::alerts::forms::{self, WebhookForm};
-use manage::alerts::{Alerts, ChannelView, Message, Severity};
-use manage::config::{Alerts as Settings, Mail, MailTls, Syslog, Webhook};
+use manage::alerts::channel::Channel;
+use manage::alerts::{Alerts, ChannelView, Message, forms};
+use manage::config::{Alerts as Settings, Mail, MailTls, Webhook};
 use manage::database::seconds_since_epoch;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::web_client::{Stream, Trust, Url, connect, secured};
@@ -30,75 +32,53 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LONGEST: Duration = Duration::from_secs(600);
 /// Bytes of an answer that are looked at.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
-/// A way to tell people.
-#[derive(Clone)]
-enum Channel {
-    Mail(Mail),
-    Webhook(Webhook),
-    Syslog(Syslog),
+
+async fn send(channel: &Channel, message: &Message, host: &str) -> anyhow::Result<()> {
+    match channel {
+        Channel::Mail(mail) => send_mail(mail, message, host).await,
+        Channel::Webhook(hook) => send_webhook(hook, message, host).await,
+        Channel::Syslog(syslog) => {
+            let socket = UdpSocket::bind(match syslog.server.starts_with('[') {
+                true => "[::]:0",
+                false => "0.0.0.0:0",
+            });
+            let line = forms::syslog(message, host);
+            let socket = socket.await.context("opening a socket")?;
+            socket.send_to(line.as_bytes(), &syslog.server).await?;
+            Ok(())
+        }
+    }
 }
 
-impl Channel {
-    fn name(&self) -> String {
-        match self {
-            Self::Mail(mail) => format!("mail {}", mail.to.join(",")),
-            // A path may hold a secret.
-            Self::Webhook(hook) => {
-                let host = hook.url.split('/').nth(2).unwrap_or_default();
-                format!("{} {host}", form_name(hook.form))
+/// Serves the channels that are set, as they are changed, until the task is ended.
+pub(crate) async fn serve(
+    mut settings: watch::Receiver<Settings>,
+    alerts: Arc<Alerts>,
+    host: String,
+) {
+    // Ended with this.
+    let mut tasks = JoinSet::new();
+    let mut serving: Vec<(Channel, AbortHandle)> = Vec::new();
+    loop {
+        let wanted = Channel::all(&settings.borrow_and_update());
+        serving.retain(|(channel, task)| {
+            let stays = wanted.contains(channel);
+            if !stays {
+                task.abort();
+                alerts.forget_channel(&channel.name());
             }
-            Self::Syslog(syslog) => format!("syslog {}", syslog.server),
-        }
-    }
-
-    fn takes(&self, message: &Message) -> bool {
-        let least = match self {
-            Self::Mail(mail) => &mail.severity,
-            Self::Webhook(hook) => &hook.severity,
-            Self::Syslog(syslog) => &syslog.severity,
-        };
-        let least = Severity::from_name(least).unwrap_or(Severity::Info);
-        match message {
-            Message::Test(Some(name)) => *name == self.name(),
-            _ => forms::severity(message).is_none_or(|severity| severity >= least),
-        }
-    }
-
-    async fn send(&self, message: &Message, host: &str) -> anyhow::Result<()> {
-        match self {
-            Self::Mail(mail) => send_mail(mail, message, host).await,
-            Self::Webhook(hook) => send_webhook(hook, message, host).await,
-            Self::Syslog(syslog) => {
-                let socket = UdpSocket::bind(match syslog.server.starts_with('[') {
-                    true => "[::]:0",
-                    false => "0.0.0.0:0",
-                });
-                let line = forms::syslog(message, host);
-                let socket = socket.await.context("opening a socket")?;
-                socket.send_to(line.as_bytes(), &syslog.server).await?;
-                Ok(())
+            stays
+        });
+        for channel in wanted {
+            if serving.iter().all(|(known, _)| *known != channel) {
+                let task = tasks.spawn(follow(channel.clone(), alerts.clone(), host.clone()));
+                serving.push((channel, task));
             }
         }
+        if settings.changed().await.is_err() {
+            return;
+        }
     }
-}
-
-fn form_name(form: WebhookForm) -> &'static str {
-    match form {
-        WebhookForm::Json => "webhook",
-        WebhookForm::Slack => "slack",
-        WebhookForm::Teams => "teams",
-        WebhookForm::Ntfy => "ntfy",
-    }
-}
-
-/// Serves the channels that are set, until the task is ended.
-pub(crate) async fn serve(settings: Settings, alerts: Arc<Alerts>, host: String) {
-    let mail = settings.mail.into_iter().map(Channel::Mail);
-    let hooks = settings.webhook.into_iter().map(Channel::Webhook);
-    let syslog = settings.syslog.into_iter().map(Channel::Syslog);
-    let channels = mail.chain(hooks).chain(syslog);
-    let serving = channels.map(|channel| follow(channel, alerts.clone(), host.clone()));
-    futures_util::future::join_all(serving).await;
 }
 
 /// Takes the messages for a channel, and tries until it takes them.
@@ -128,7 +108,7 @@ async fn follow(channel: Channel, alerts: Arc<Alerts>, host: String) {
             },
             () = sleep_until(next), if !waiting.is_empty() => {
                 let sent = match waiting.front() {
-                    Some(message) => timeout(ATTEMPT_TIMEOUT, channel.send(message, &host)).await,
+                    Some(message) => timeout(ATTEMPT_TIMEOUT, send(&channel, message, &host)).await,
                     None => continue,
                 };
                 match sent.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time"))) {
@@ -346,6 +326,8 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use manage::alerts::forms::WebhookForm;
+    use manage::config::Syslog;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -419,9 +401,9 @@ mod tests {
         });
         let channel = Channel::Mail(mail(server));
         let message = Message::Test(None);
-        let refused = channel.send(&message, "box").await.expect_err("refused");
+        let refused = send(&channel, &message, "box").await.expect_err("refused");
         assert!(refused.to_string().contains("451 later"), "{refused:#}");
-        channel.send(&message, "box").await.expect("sent");
+        send(&channel, &message, "box").await.expect("sent");
         let said = receiving.await.expect("received");
         for line in [
             "RCPT TO:<ann@example.com>",
@@ -459,8 +441,8 @@ mod tests {
         });
         assert_eq!(channel.name(), format!("ntfy {at}"));
         let message = Message::Test(None);
-        channel.send(&message, "box").await.expect_err("refused");
-        channel.send(&message, "box").await.expect("sent");
+        send(&channel, &message, "box").await.expect_err("refused");
+        send(&channel, &message, "box").await.expect("sent");
         let requests = receiving.await.expect("received");
         assert!(
             requests[1].starts_with("POST /hook?secret=1 HTTP/1.1\r\n"),
@@ -473,7 +455,7 @@ mod tests {
             server: socket.local_addr().expect("an address").to_string(),
             severity: "critical".to_owned(),
         });
-        syslog.send(&message, "box").await.expect("sent");
+        send(&syslog, &message, "box").await.expect("sent");
         let mut line = [0; 512];
         let read = socket.recv(&mut line).await.expect("a line");
         assert!(line[..read].starts_with(b"<29>1 - box sanbox"));

@@ -94,7 +94,8 @@ pub(super) const TOP: Command = Command {
 pub(super) const ALERT: Command = Command {
     name: "alert",
     summary: "what is wrong, what it means for the data, and what to do",
-    operands: "list | mute ID | acknowledge ID | reopen ID | test [CHANNEL] | checks",
+    operands: "list | mute ID | acknowledge ID | reopen ID | test [CHANNEL] | checks | channel list | \
+               channel add mail TO,... | channel add webhook URL | channel add syslog HOST:PORT | channel remove NAME",
     flags: &[
         short('a', "list: also those that are over"),
         short('H', "list, checks: without headings, columns between tabs"),
@@ -103,16 +104,61 @@ pub(super) const ALERT: Command = Command {
             Some("TIME"),
             "mute: for so long, such as 8h (until it is over)",
         ),
+        long(
+            "severity",
+            Some("LEAST"),
+            "channel add: only what is info, warning or critical, or worse (info)",
+        ),
+        long(
+            "server",
+            Some("HOST:PORT"),
+            "channel add mail: the mail server",
+        ),
+        long("from", Some("ADDRESS"), "channel add mail: the sender"),
+        long(
+            "tls",
+            Some("HOW"),
+            "channel add mail: starttls, tls or none (starttls)",
+        ),
+        long("user", Some("NAME"), "channel add mail: who logs in there"),
+        long(
+            "form",
+            Some("FORM"),
+            "channel add webhook: json, slack, teams or ntfy (json)",
+        ),
+        long(
+            "password",
+            None,
+            "channel add: ask for the password, or the token of a web service; it is kept in the state directory",
+        ),
+        long(
+            "password-file",
+            Some("FILE"),
+            "channel add: a file whose first line it is, read each time",
+        ),
+        long(
+            "ca-file",
+            Some("FILE"),
+            "channel add: certificates to trust in place of the machine's",
+        ),
     ],
     text: &[
         "The daemon checks pools, disks, capacity and its forecast, scrubs, jobs, the certificate, the clock, memory and the state \
          directory. There is one alert for a cause, however often it shows. mute ends telling people of one: sanbox alert mute 3 --for 8h.",
-        "People are told by mail, web services and syslog, set under [alerts] in sanbox.toml. sanbox alert test tries them out; checks \
-         shows when each check ran last, and how the channels do.",
+        "People are told by mail, web services and syslog. channel add and channel remove change [alerts] in sanbox.toml, and the daemon follows at \
+         once. sanbox alert test tries them out; checks shows when each check ran last, and how the channels do.",
     ],
     examples: &[
         ("sanbox alert list", "what is wrong, and what to do"),
         ("sanbox alert mute 3 --for 8h", "nobody is told of it today"),
+        (
+            "sanbox alert channel add mail anna@example.org --server mail.example.org:587 --from nas@example.org --user nas --password",
+            "Anna is written to; the password is asked for",
+        ),
+        (
+            "sanbox alert channel add webhook https://ntfy.sh/TOPIC --form ntfy --severity warning",
+            "telephones ring",
+        ),
     ],
     ..Command::NEW
 };

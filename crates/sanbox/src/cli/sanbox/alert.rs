@@ -16,6 +16,9 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(35);
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
+    if let ["channel", rest @ ..] = &words[..] {
+        return super::alert_channel::run(session, args, rest).await;
+    }
     let api = management::open(&session.appliance).await;
     let api = api.map_err(|error| session.fail(format!("{error:#}")))?;
     let number = |id: &str| {
@@ -64,10 +67,9 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
             checks(session, args, &api);
             Ok(())
         }
-        _ => {
-            Err(session
-                .misuse("list, mute ID, acknowledge ID, reopen ID, test [CHANNEL] or checks"))
-        }
+        _ => Err(session.misuse(
+            "list, mute ID, acknowledge ID, reopen ID, test [CHANNEL], checks or channel ...",
+        )),
     }
 }
 
@@ -168,7 +170,7 @@ async fn test(session: &Session, api: &Api, channel: Option<&str>) -> Outcome {
             true if !session.appliance.is_daemon() => {
                 "no daemon runs: 'sanbox serve' tells people".to_owned()
             }
-            true => "nobody is told: channels are set under [alerts] in sanbox.toml".to_owned(),
+            true => "nobody is told: 'sanbox alert channel add' adds a channel".to_owned(),
             false => format!("there is no such channel: there are {}", known.join("; ")),
         }));
     }

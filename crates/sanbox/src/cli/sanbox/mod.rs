@@ -1,6 +1,7 @@
 //! The commands of our own.
 
 mod alert;
+mod alert_channel;
 mod archive;
 mod arcstat;
 mod comstar;
