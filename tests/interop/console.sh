@@ -16,6 +16,13 @@ zfs set 'org.example:note=<img src=x onerror=alert(1)>' tank/fs
 truncate -s 128M "$w/disks/"{c,d,e,f,g}
 truncate -s 96M "$w/disks/ext"
 mkfs.ext4 -q "$w/disks/ext"
+cat >"$SANBOX_STATE/sanbox.toml" <<'END'
+[policies.hook.database]
+before = ['/bin/true']
+timeout_seconds = 5
+[policies.hook.vm]
+before = ['/bin/sh', '-c', 'echo no licence >&2; exit 3']
+END
 serve --https-port $((port + 1)) --iscsi-port $((port + 2)) --devices "$w/disks"
 for _ in $(seq 100); do grep -q fingerprint "$w/log" && break; sleep 0.1; done
 link=$(grep -o 'https://[^ ]*/setup#[0-9a-f]*' "$w/log") || fail "no setup link"

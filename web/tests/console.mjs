@@ -150,12 +150,14 @@ async function schedules() {
   await page.getByLabel('Dataset').selectOption('vault/plans');
   await page.getByLabel('Monthly').fill('3');
   await page.getByLabel('Time of day').fill('03:30');
+  await page.getByRole('checkbox', { name: 'vm' }).check();
+  await page.getByRole('checkbox', { name: 'database' }).check();
   await page.getByRole('img', { name: 'Snapshots that will exist: hourly 24, daily 7, weekly 4' }).waitFor();
   await page.getByRole('radio', { name: '1 y' }).check();
   await page.getByRole('img', { name: /weekly 4, monthly 3$/ }).waitFor();
   await look('schedule');
   await page.getByRole('button', { name: 'Set', exact: true }).click();
-  await page.getByText("sanbox policy set vault/plans 'hourly=24 daily=7 weekly=4 monthly=3 at=03:30'").waitFor();
+  await page.getByText("sanbox policy set vault/plans 'hourly=24 daily=7 weekly=4 monthly=3 at=03:30 hook=vm,database'").waitFor();
   await run();
   await page.getByRole('rowheader', { name: 'vault/plans' }).waitFor();
   await page.getByLabel('As a line').waitFor({ state: 'detached' });
@@ -163,6 +165,15 @@ async function schedules() {
   await page.getByLabel('As a line').fill('fortnightly=2');
   await page.getByText("bad policy: 'fortnightly' is no part of a policy").waitFor();
   await page.getByRole('button', { name: 'Close' }).click();
+  // The first snapshots are due at once; the daemon looks every 15 s.
+  const failed = page.getByRole('row', { name: /^vm 10 s .*'before': .*exit status: 3: no licence$/ });
+  for (const end = Date.now() + 60_000; !(await failed.isVisible()) && Date.now() < end; ) {
+    await page.reload();
+    await page.getByRole('rowheader', { name: 'database' }).waitFor();
+    await page.waitForTimeout(1000);
+  }
+  await failed.waitFor();
+  await page.getByRole('row', { name: /^database 5 s .* works$/ }).waitFor();
   await look('schedules');
   await page.getByRole('button', { name: 'Clear: vault/plans' }).click();
   await run();

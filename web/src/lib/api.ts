@@ -209,7 +209,8 @@ export type PolicyView = {
   next: number | null;
   error: string | null;
 };
-export type PolicyList = { policies: PolicyView[]; unanswered: string[] };
+export type HookView = { name: string; timeout_seconds: number; ran: number | null; took_ms: number; error: string | null };
+export type PolicyList = { policies: PolicyView[]; hooks: HookView[]; unanswered: string[] };
 export type PolicyPreview = {
   policy: string;
   now: number;

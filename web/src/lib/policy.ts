@@ -8,6 +8,9 @@ export function wordsOf(line: string): [string, string][] {
 /** The value of a word; empty when the line does not have it. */
 export const valueOf = (line: string, name: string): string => wordsOf(line).find(([known]) => known === name)?.[1] ?? '';
 
+/** The hooks that a line names, each once. */
+export const hooksOf = (line: string): string[] => [...new Set(valueOf(line, 'hook').replaceAll('"', '').split(','))].filter((name) => name !== '');
+
 /** The line with another value for a word; without the word for an empty one. */
 export function withValue(line: string, name: string, value: string): string {
   const words = wordsOf(line);

@@ -58,6 +58,7 @@ use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::history::History;
 use crate::jobs::{Jobs, StartedCommand};
+use crate::policy::Hooks;
 use crate::replication::Replications;
 use crate::samba::status::SmbStatus;
 use crate::targets::Targets;
@@ -119,6 +120,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the jobs of replication.
     fn replications(&self) -> Arc<Replications>;
+
+    /// Returns the hooks of snapshot policies.
+    fn hooks(&self) -> Hooks;
 
     /// Returns the ports of the services.
     fn ports(&self) -> Ports;

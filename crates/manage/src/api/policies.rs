@@ -12,7 +12,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::datasets::pool_of;
 use super::{Problem, Shared};
-use crate::policy::{self, DatasetState, NextSnapshot, Policy, PolicyOverview, PolicySource};
+use crate::policy::{
+    self, DatasetState, HookView, NextSnapshot, Policy, PolicyOverview, PolicySource,
+};
 
 /// Days that a preview looks ahead when none are given, and at most.
 const DAYS: u16 = 30;
@@ -44,6 +46,8 @@ pub(super) struct PolicyView {
 #[derive(Serialize, ToSchema)]
 pub(super) struct PolicyList {
     policies: Vec<PolicyView>,
+    /// The hooks that policies can name, with their last runs.
+    hooks: Vec<HookView>,
     /// Pools that did not answer in time.
     unanswered: Vec<String>,
 }
@@ -138,6 +142,7 @@ pub(super) async fn list_policies(State(api): Shared) -> Json<PolicyList> {
     });
     let mut list = PolicyList {
         policies: Vec::new(),
+        hooks: api.backend.hooks().views(),
         unanswered: Vec::new(),
     };
     for (pool, states) in join_all(asked).await {

@@ -10,6 +10,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::accounts::{NewKey, Role};
+use crate::config::Hook;
 use crate::replication::{CommonState, Job, ReplicationError, Report};
 
 struct NoPools {
@@ -86,6 +87,11 @@ impl Backend for NoPools {
 
     fn replications(&self) -> Arc<Replications> {
         self.replications.clone()
+    }
+
+    fn hooks(&self) -> Hooks {
+        let defined = [("db".to_owned(), Hook::default())];
+        Hooks::new(defined.into())
     }
 
     fn ports(&self) -> Ports {
@@ -901,4 +907,19 @@ async fn jobs_of_replication_are_shown_and_their_changes_are_commands() {
         (&json!("incomplete"), &json!("unreachable"))
     );
     assert_eq!(row["as_of"], 1_700_000_000, "what the copy has stays known");
+}
+
+#[tokio::test]
+async fn the_hooks_that_policies_can_name_are_listed_without_their_programs() {
+    let world = World::new().await;
+    let viewer = world.session(Role::Viewer).await;
+    let found = world
+        .ask(&Method::GET, "/api/v1/policies", &viewer, None)
+        .await;
+    let hook =
+        json!({"name": "db", "timeout_seconds": 10, "ran": null, "took_ms": 0, "error": null});
+    assert_eq!(
+        found.body,
+        json!({"policies": [], "hooks": [hook], "unanswered": []})
+    );
 }

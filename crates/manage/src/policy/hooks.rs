@@ -11,16 +11,19 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fmt, future, io};
 
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal};
+use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
+use utoipa::ToSchema;
 
 use crate::config::Hook;
+use crate::database::seconds_since_epoch;
 
 /// The user property of a snapshot that names the hooks which failed when it was taken, separated by commas.
 pub const FAILED_HOOKS_PROPERTY: &str = "org.sanbox:hooks-failed";
@@ -35,6 +38,65 @@ const QUOTED_BYTES_MAX: usize = 300;
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
     defined: Arc<BTreeMap<String, Hook>>,
+    runs: HookRuns,
+}
+
+/// A hook, and how it went when it was last asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HookView {
+    /// The name by which policies call it.
+    pub name: String,
+    /// Seconds that each of its programs may take.
+    pub timeout_seconds: u64,
+    /// When it last began, seconds since 1970; none since the daemon's start.
+    pub ran: Option<u64>,
+    /// Milliseconds that its programs took then, together.
+    pub took_ms: u64,
+    /// What failed then; none when nothing did. It quotes what the program wrote to its error output.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct HookRun {
+    ran: Option<u64>,
+    took: Duration,
+    error: Option<String>,
+}
+
+/// The last run of each hook by its name; only of those that are defined.
+#[derive(Clone, Debug, Default)]
+struct HookRuns(Arc<Mutex<BTreeMap<String, HookRun>>>);
+
+impl HookRuns {
+    fn change(&self, name: &str, change: impl FnOnce(&mut HookRun)) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(runs.entry(name.to_owned()).or_default());
+    }
+
+    /// Takes the outcome of a program: that of `before` begins a run, that of `after` belongs to the one that was begun.
+    fn note(&self, name: &str, phase: Phase, took: Duration, outcome: &Result<(), String>) {
+        self.change(name, |run| {
+            if let Phase::Before = phase {
+                *run = HookRun {
+                    ran: Some(seconds_since_epoch().saturating_sub(took.as_secs())),
+                    ..HookRun::default()
+                };
+            }
+            run.took += took;
+            if let Err(why) = outcome {
+                run.add_error(&format!("'{}': {why}", phase.name()));
+            }
+        });
+    }
+}
+
+impl HookRun {
+    fn add_error(&mut self, why: &str) {
+        self.error = Some(match self.error.take() {
+            Some(before) => format!("{before}; {why}"),
+            None => why.to_owned(),
+        });
+    }
 }
 
 /// Hooks whose `before` was started: their `after` runs when this is thawed, or dropped.
@@ -42,6 +104,7 @@ pub struct Hooks {
 pub(super) struct Frozen {
     hooks: Vec<(String, Hook)>,
     snapshots: String,
+    runs: HookRuns,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +140,33 @@ impl Hooks {
     pub fn new(defined: BTreeMap<String, Hook>) -> Self {
         Self {
             defined: Arc::new(defined),
+            runs: HookRuns::default(),
+        }
+    }
+
+    /// Returns all hooks in the order of their names, with their last runs since the daemon's start.
+    #[must_use]
+    pub fn views(&self) -> Vec<HookView> {
+        let runs = self.runs.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = |(name, hook): (&String, &Hook)| {
+            let run = runs.get(name).cloned().unwrap_or_default();
+            HookView {
+                name: name.clone(),
+                timeout_seconds: hook.timeout_seconds,
+                ran: run.ran,
+                took_ms: u64::try_from(run.took.as_millis()).unwrap_or(u64::MAX),
+                error: run.error,
+            }
+        };
+        self.defined.iter().map(view).collect()
+    }
+
+    /// Takes what failed around the last runs of the hooks named, other than a program of theirs.
+    pub(super) fn note_failure(&self, names: &[String], why: &str) {
+        for name in names {
+            if self.defined.contains_key(name) {
+                self.runs.change(name, |run| run.add_error(why));
+            }
         }
     }
 
@@ -89,6 +179,7 @@ impl Hooks {
         let mut frozen = Frozen {
             hooks: Vec::new(),
             snapshots: shortened(snapshots),
+            runs: self.runs.clone(),
         };
         let mut failures = Vec::new();
         for name in names {
@@ -97,7 +188,8 @@ impl Hooks {
                 None => failures.push((name.clone(), "sanbox.toml has no such hook".to_owned())),
             }
         }
-        failures.extend(run_all(&frozen.hooks, Phase::Before, &frozen.snapshots).await);
+        let runs = &self.runs;
+        failures.extend(run_all(&frozen.hooks, Phase::Before, &frozen.snapshots, runs).await);
         (frozen, failures)
     }
 }
@@ -107,8 +199,10 @@ impl Frozen {
     pub(super) async fn thaw(mut self) -> Vec<HookFailure> {
         let hooks = std::mem::take(&mut self.hooks);
         let snapshots = std::mem::take(&mut self.snapshots);
+        let runs = self.runs.clone();
         // A task of its own: it comes to its end where the caller is given up while it waits.
-        let ended = tokio::spawn(async move { run_all(&hooks, Phase::After, &snapshots).await });
+        let ended =
+            tokio::spawn(async move { run_all(&hooks, Phase::After, &snapshots, &runs).await });
         ended.await.unwrap_or_default()
     }
 }
@@ -120,8 +214,9 @@ impl Drop for Frozen {
             return;
         }
         let snapshots = std::mem::take(&mut self.snapshots);
+        let runs = self.runs.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { run_all(&hooks, Phase::After, &snapshots).await });
+            runtime.spawn(async move { run_all(&hooks, Phase::After, &snapshots, &runs).await });
         }
     }
 }
@@ -140,15 +235,20 @@ fn shortened(snapshots: &[String]) -> String {
     text
 }
 
-async fn run_all(hooks: &[(String, Hook)], phase: Phase, snapshots: &str) -> Vec<HookFailure> {
-    let runs =
-        hooks.iter().map(
-            async |(name, hook)| match run(name, hook, phase, snapshots).await {
-                Ok(()) => None,
-                Err(why) => Some((name.clone(), format!("'{}': {why}", phase.name()))),
-            },
-        );
-    join_all(runs).await.into_iter().flatten().collect()
+async fn run_all(
+    hooks: &[(String, Hook)],
+    phase: Phase,
+    snapshots: &str,
+    runs: &HookRuns,
+) -> Vec<HookFailure> {
+    let running = hooks.iter().map(async |(name, hook)| {
+        let began = Instant::now();
+        let outcome = run(name, hook, phase, snapshots).await;
+        runs.note(name, phase, began.elapsed(), &outcome);
+        let why = outcome.err()?;
+        Some((name.clone(), format!("'{}': {why}", phase.name())))
+    });
+    join_all(running).await.into_iter().flatten().collect()
 }
 
 /// Runs one phase of a hook to its end, or kills it and the processes it started when its time is over.
@@ -297,6 +397,15 @@ mod tests {
             text.contains("thawed\n") && text.contains("thawed bad\n"),
             "{text}"
         );
+
+        let views = hooks.views();
+        let told: Vec<_> = views
+            .iter()
+            .map(|view| (view.name.as_str(), view.error.as_deref()))
+            .collect();
+        let why = "'before': /bin/sh: exit status: 3: no license";
+        assert_eq!(told, [("bad", Some(why)), ("good", None)]);
+        assert!(views.iter().all(|view| view.ran.is_some()));
 
         // A round that is given up between the two thaws as well.
         std::fs::remove_file(dir.path().join("log")).expect("removed");

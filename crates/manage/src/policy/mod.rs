@@ -21,7 +21,7 @@ mod snapshot_state;
 
 pub use forecast::forecast;
 pub use grammar::{Class, Policy, PolicyError};
-pub use hooks::{FAILED_HOOKS_PROPERTY, HookFailure, Hooks};
+pub use hooks::{FAILED_HOOKS_PROPERTY, HookFailure, HookView, Hooks};
 pub use naming::Naming;
 pub use overview::{NextSnapshot, PolicyOverview};
 pub use period::Period;

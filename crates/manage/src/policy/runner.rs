@@ -280,6 +280,7 @@ async fn take(
     };
     if is_late && !group.hooks.is_empty() {
         let why = format!("the pool took longer than {} s", FROZEN_MAX.as_secs());
+        hooks.note_failure(&group.hooks, &why);
         round.hook_failures.push((group.hooks.join(","), why));
     }
     round.hook_failures.extend(unthawed);

@@ -24,6 +24,7 @@ use engine::{Candidate, Ending, Engine, EngineError, ImportPolicy, PoolHandle, P
 use manage::api::{Api, Share};
 use manage::config::{Alerts as AlertSettings, Config};
 use manage::jobs::Jobs;
+use manage::policy::Hooks;
 use manage::replication::Replications;
 use manage::state::StateDirectory;
 use tokio::sync::watch;
@@ -73,6 +74,7 @@ pub(crate) struct Appliance {
     /// Present in a daemon, and in a command about what it holds.
     api: OnceLock<Arc<Api>>,
     replications: Arc<Replications>,
+    hooks: Hooks,
 }
 
 impl Appliance {
@@ -80,6 +82,7 @@ impl Appliance {
         let mounts = Arc::new(Mounts::new(context.config().mount.threads));
         Arc::new(Self {
             replications: Replications::new(context.state().path()),
+            hooks: Hooks::new(context.config().policies.hook.clone()),
             context,
             known,
             mounts,
@@ -121,6 +124,11 @@ impl Appliance {
     /// Returns the jobs of replication.
     pub(crate) fn replications(&self) -> &Arc<Replications> {
         &self.replications
+    }
+
+    /// Returns the hooks of snapshot policies.
+    pub(crate) fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     /// Returns the log of jobs, if it was opened.

@@ -17,6 +17,7 @@ use manage::api::{
 use manage::config::Alerts;
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
+use manage::policy::Hooks;
 use manage::replication::Replications;
 use manage::samba::status::SmbStatus;
 use manage::targets::Targets;
@@ -177,6 +178,11 @@ impl Backend for ApplianceBackend {
 
     fn replications(&self) -> Arc<Replications> {
         self.replications.clone()
+    }
+
+    fn hooks(&self) -> Hooks {
+        let appliance = self.appliance.upgrade();
+        appliance.map_or_else(Hooks::default, |appliance| appliance.hooks().clone())
     }
 
     fn ports(&self) -> Ports {

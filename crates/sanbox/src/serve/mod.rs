@@ -32,7 +32,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use manage::api::Api;
 use manage::config::{Config, LogFormat};
-use manage::policy::Hooks;
 use manage::state::{StateDirectory, StateLock};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -169,8 +168,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     });
 
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
-    let hooks = Hooks::new(config.policies.hook.clone());
-    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance), hooks));
+    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
     let metrics = serve_metrics(&appliance, &config).await;
 

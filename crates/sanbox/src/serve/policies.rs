@@ -30,7 +30,7 @@ struct WatchedPool {
 }
 
 /// Carries out the policies of all open pools until the appliance is gone.
-pub(super) async fn keep(appliance: Weak<Appliance>, hooks: Hooks) {
+pub(super) async fn keep(appliance: Weak<Appliance>) {
     let mut watched: BTreeMap<u64, WatchedPool> = BTreeMap::new();
     let mut each = tokio::time::interval(TICK);
     each.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -44,7 +44,7 @@ pub(super) async fn keep(appliance: Weak<Appliance>, hooks: Hooks) {
         for pool in pools {
             let own = watched.entry(pool.guid()).or_default();
             if own.looked.is_none_or(|at| at.elapsed() >= INTERVAL) {
-                own.round(&pool, &hooks).await;
+                own.round(&pool, appliance.hooks()).await;
             }
         }
     }
