@@ -340,6 +340,22 @@ fn an_interrupted_receive_goes_on_where_it_was() {
     judged(&place);
 }
 
+/// File systems that are received count towards the limit above them, what increments are received into does not.
+#[test]
+fn file_systems_are_counted_as_they_are_received() {
+    let (place, _golden) = pools();
+    let counted = place.run(
+        "zfs create tank/src; head -c 300000 /dev/urandom > f; zfs snapshot tank/src@a; sanbox put f tank/src:/f; zfs snapshot tank/src@b; \
+         zfs create -o filesystem_limit=9 tank/limited; zfs create tank/limited/other; count='zfs get -Hpo value filesystem_count tank/limited'; \
+         $count; zfs send tank/src@a | zfs receive -u tank/limited/new; $count; \
+         zfs send -i @a tank/src@b > inc; head -c 100000 inc | zfs receive -su tank/limited/new 2>&1 | grep -c saved; $count; \
+         zfs receive -A tank/limited/new; $count; zfs receive -u tank/limited/new < inc; $count; \
+         zfs destroy -r tank/limited/new; $count",
+    );
+    assert_eq!(counted, "1\n2\n1\n2\n2\n2\n1\n");
+    judged(&place);
+}
+
 /// What an interrupted receive left is sent on (`-S`), whole and incremental, to us and to OpenZFS's own code; the first sender's rest
 /// completes it.
 #[test]

@@ -14,6 +14,7 @@ use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::namecheck::{self, split};
 use crate::property::DatasetKind;
+use crate::resume_token::CLONE_NAME;
 use crate::space::{Delta, Sizes, signed};
 use crate::sync_task::SyncTask;
 
@@ -276,8 +277,12 @@ impl DslPool {
     async fn destroy_dir(self: &Rc<Self>, dir: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let parent = dir.parent().expect("the root is not destroyed");
-        self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx)
-            .await?;
+        // What an increment is received into was not counted when it was made.
+        // OpenZFS: module/zfs/dsl_destroy.c, dsl_dir_destroy_sync
+        if *dir.name.borrow() != CLONE_NAME {
+            self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx)
+                .await?;
+        }
         self.change_reservation(dir, 0);
         let d = dir.phys();
         mos.free_object(ObjectId(d.child_dir_zapobj), tx).await?;
