@@ -253,3 +253,23 @@ fn signal(pid: u32, signal: &str) {
     let sent = kill.args([signal, &pid.to_string()]).status();
     assert!(sent.expect("kill runs").success());
 }
+
+/// `zfs mount -R` takes several file systems, and mounts what lies below them, too.
+#[test]
+fn several_trees_are_mounted_by_one_command() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.run(
+        "truncate -s 128M a; zpool create -O mountpoint=$PWD/m tank $PWD/a; zfs create -p tank/one/below; zfs create -p tank/two/below; \
+         zfs create tank/three",
+    );
+    place.serve(&["--nfs-port", "0", "--mount"]);
+    assert_eq!(
+        place.run("zfs unmount -a; zfs mount -R tank/one tank/two; zfs mount | cut -d ' ' -f 1"),
+        "tank/one\ntank/one/below\ntank/two\ntank/two/below\n"
+    );
+    let missing = place.run("zfs unmount -a; zfs mount -R tank/one tank/none; zfs mount");
+    assert!(missing.contains("cannot open 'tank/none'"), "{missing}");
+}

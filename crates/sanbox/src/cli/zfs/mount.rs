@@ -210,15 +210,14 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         return mount_each(session, all(session).await, how).await;
     }
     if recursive {
-        let [name] = operands.as_slice() else {
-            return Err(session.misuse(if operands.is_empty() {
-                "no dataset is given"
-            } else {
-                "too many arguments"
-            }));
-        };
-        let (pool, info) = open(session, name, &query()).await?;
-        let datasets = below(&pool, &info.name).await;
+        if operands.is_empty() {
+            return Err(session.misuse("no dataset is given"));
+        }
+        let mut datasets = Vec::new();
+        for name in &operands {
+            let (pool, info) = open(session, name, &query()).await?;
+            datasets.extend(below(&pool, &info.name).await);
+        }
         return mount_each(session, datasets, how).await;
     }
     match operands.as_slice() {

@@ -131,6 +131,20 @@ const LATENCY_BUCKETS: usize = 37;
 /// The first bucket of sizes: 512 bytes.
 const SIZE_FIRST: usize = 9;
 
+impl Options {
+    /// Takes the one histogram that is shown.
+    fn show(&mut self, session: &Session, kind: Histogram) -> Result<(), Exit> {
+        if self.histogram.is_some_and(|other| other != kind) {
+            session
+                .out
+                .error("Only one of [-r|-w] can be passed at a time");
+            return Err(session.usage_only());
+        }
+        self.histogram = Some(kind);
+        Ok(())
+    }
+}
+
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
     let mut stamp = Stamp::None;
@@ -144,8 +158,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             IostatOption::Exact => options.exact = true,
             IostatOption::Latency => options.latency = true,
             IostatOption::Queues => options.queues = true,
-            IostatOption::LatencyHistogram => options.histogram = Some(Histogram::Latency),
-            IostatOption::SizeHistogram => options.histogram = Some(Histogram::Size),
+            IostatOption::LatencyHistogram => options.show(session, Histogram::Latency)?,
+            IostatOption::SizeHistogram => options.show(session, Histogram::Size)?,
             IostatOption::Scripted => options.scripted = true,
             IostatOption::SkipFirst => options.skip_first = true,
             IostatOption::HeaderOnce => options.header_once = true,
