@@ -23,7 +23,7 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --replicas   the same, with snapshots sent and received whole, incremental and in parts
 --encryption  the same, and datasets are encrypted; with --replicas they are redacted, and streams received correctively, too
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
---clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed
+--clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed; also with --devices or --removals
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail

@@ -29,7 +29,7 @@ struct Options {
     devices: bool,
     /// Plans in which vdevs with data join and leave.
     removals: bool,
-    /// Plans in which files are cloned.
+    /// Plans in which files are cloned, also beside vdevs that come and go.
     clones: bool,
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
@@ -42,6 +42,14 @@ struct Options {
 
 impl Options {
     fn plan(&self, seed: u64) -> Plan {
+        let plan = self.plan_of_files(seed);
+        match self.clones {
+            true => plan.with_clones(),
+            false => plan,
+        }
+    }
+
+    fn plan_of_files(&self, seed: u64) -> Plan {
         if self.histories {
             Plan::history(seed)
         } else if self.replicas && self.encryption {
@@ -54,8 +62,6 @@ impl Options {
             Plan::devices(seed)
         } else if self.removals {
             Plan::removals(seed)
-        } else if self.clones {
-            Plan::clones(seed)
         } else {
             Plan::of_seed(seed)
         }

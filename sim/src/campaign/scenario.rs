@@ -371,15 +371,14 @@ impl Plan {
         }
     }
 
-    /// Files are cloned all the time.
+    /// The same with files that are cloned all the time.
     #[must_use]
-    pub fn clones(seed: u64) -> Self {
-        let plan = Self::of_seed(seed);
+    pub fn with_clones(self) -> Self {
         Self {
-            rounds: plan.rounds.max(2),
-            operations: plan.operations.clamp(40, 120),
-            styles: vec![Style::Clone; plan.clients],
-            ..plan
+            rounds: self.rounds.max(2),
+            operations: self.operations.clamp(40, 120),
+            styles: vec![Style::Clone; self.clients],
+            ..self
         }
     }
 
