@@ -156,6 +156,10 @@ impl Objset {
             });
         }
         for (number, bp) in (first..).zip(blocks) {
+            assert!(
+                Cloneable::allows(bp, u64::from(size)),
+                "only blocks of data are cloned"
+            );
             if bp.is_hole() {
                 let (offset, len) = (number * u64::from(size), u64::from(size));
                 self.free_range(object, offset, len, tx).await?;
@@ -169,11 +173,6 @@ impl Objset {
 
     /// Puts a clone into the layer of `tx` and, for the newest view has every change, into newer ones that have the block.
     fn clone_block(&self, dnode: &Rc<Dnode>, number: u64, bp: &BlockPointer, tx: &Tx) {
-        let size = u64::from(dnode.with_core(tx.txg(), |core| core.block_size));
-        assert!(
-            Cloneable::allows(bp, size),
-            "only blocks of data are cloned"
-        );
         let at = self.dirty_layer(dnode, tx);
         let mut state = dnode.state.borrow_mut();
         for (depth, layer) in state.layers[at..].iter_mut().enumerate() {

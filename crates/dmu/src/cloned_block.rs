@@ -5,8 +5,8 @@ use zio::PendingReference;
 
 use crate::blocks::Blocks;
 
-/// Dirty memory charged for a cloned block: its pointer, and its entry of the table of references.
-pub(crate) const CLONED_BLOCK_BYTES: u64 = 512;
+/// Dirty memory charged for a cloned block, in bytes: its pointer, and its entry of the table of references.
+pub const CLONED_BLOCK_BYTES: u64 = 512;
 
 /// A block of a layer that is a clone.
 pub(crate) struct ClonedBlock {

@@ -40,6 +40,7 @@ mod tests;
 
 pub use arc::SecondLevel;
 pub use clone_blocks::Cloneable;
+pub use cloned_block::CLONED_BLOCK_BYTES;
 pub use dnode::SLOTS as DNODES_OF_BLOCK;
 pub use error::{DmuError, Result};
 pub use objset::{FIRST_ACCOUNTING, Objset};

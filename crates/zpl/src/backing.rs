@@ -1,6 +1,6 @@
 //! What a file system needs of its dataset: transactions, settings, space.
 
-use dmu::{Objset, Owner, Tx, TxWeight};
+use dmu::{CLONED_BLOCK_BYTES, Objset, Owner, Tx, TxWeight};
 use dsl::property::Property;
 use dsl::{Dataset, Estimate};
 use ondisk::Txg;
@@ -11,8 +11,6 @@ use crate::{FsError, FsResult};
 
 /// What a transaction that changes attributes and a few ZAP blocks makes dirty, roughly.
 pub(crate) const META_BYTES: u64 = 32 << 10;
-/// What a cloned block makes dirty, roughly: its pointer and its entry of the table of references, with their copies.
-const CLONE_BYTES: u64 = 512;
 /// What a transaction that frees more than it takes makes dirty, roughly: ZAP blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
 
@@ -261,7 +259,7 @@ impl Backing {
                 Weight::Bytes(bytes) => Estimate::bytes(bytes),
                 Weight::Content { blocks, block } => Estimate::blocks(blocks, block, META_BYTES),
                 Weight::Clones { blocks, shared } => {
-                    Estimate::clones(shared, META_BYTES + blocks * CLONE_BYTES)
+                    Estimate::clones(shared, META_BYTES + blocks * CLONED_BLOCK_BYTES)
                 }
                 Weight::Frees => Estimate::freeing(FREEING_BYTES),
             };
@@ -271,7 +269,9 @@ impl Backing {
         let weight = match weight {
             Weight::Bytes(bytes) => TxWeight::bytes(bytes),
             Weight::Content { blocks, block } => TxWeight::bytes(blocks * block + META_BYTES),
-            Weight::Clones { blocks, .. } => TxWeight::bytes(META_BYTES + blocks * CLONE_BYTES),
+            Weight::Clones { blocks, .. } => {
+                TxWeight::bytes(META_BYTES + blocks * CLONED_BLOCK_BYTES)
+            }
             Weight::Frees => TxWeight::unthrottled(),
         };
         Ok(self.os.services().clock.begin(weight).await?)

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use dmu::Cloneable;
+use dmu::{CLONED_BLOCK_BYTES, Cloneable};
 use dsl::Estimate;
 use ondisk::zil_record::{CloneRange, record_kind};
 use runtime::IoBuf;
@@ -19,8 +19,6 @@ use zil::Intent;
 use crate::volume::{META_BYTES, index};
 use crate::{DATA, Stability, Volume, VolumeResult};
 
-/// What a cloned block makes dirty, roughly: its pointer and its entry of the table of references, with their copies.
-const CLONE_BYTES: u64 = 512;
 /// Blocks looked at together where some of them cannot be cloned.
 const STEP_BLOCKS_MIN: u64 = 64;
 /// Blocks cloned in one transaction, at most: what one record of the log holds.
@@ -124,7 +122,7 @@ impl Volume {
         let count = range.blocks.len() as u64;
         let store = self.0.os.services().store();
         let shared = range.blocks.iter().map(|bp| store.dsize(bp)).sum();
-        let estimate = Estimate::clones(shared, META_BYTES + count * CLONE_BYTES);
+        let estimate = Estimate::clones(shared, META_BYTES + count * CLONED_BLOCK_BYTES);
         let tx = self.begin(estimate).await?;
         let first = range.offset / range.block_size;
         let cloned = self.0.os.clone_blocks(DATA, first, &range.blocks, &tx);
