@@ -23,8 +23,8 @@ use crate::txg::Tx;
 
 impl Objset {
     /// Writes a block to its final location now, if `data` are the bytes it has in `tx`'s txg. Returns its pointer, born in
-    /// that txg; durable after the next flush of its vdevs. `None` when the block has changed, takes no space of its own,
-    /// or there is no room: then the sync of its txg writes it.
+    /// that txg; durable after the next flush of its vdevs. `None` when the block has changed, takes no space of its own, is to be
+    /// deduplicated, or there is no room: then the sync of its txg writes it.
     ///
     /// # Errors
     /// `NoSuchObject`; write errors.
@@ -35,6 +35,11 @@ impl Objset {
         data: &IoBuf,
         tx: &Tx,
     ) -> Result<Option<BlockPointer>> {
+        let policy = self.0.policy.get();
+        // References are counted while a txg syncs: until then it is not known whether the block is stored already.
+        if policy.dedup.is_some() {
+            return Ok(None);
+        }
         let dnode = self.dnode(object).await?;
         let Some(block) = unchanged_block(&dnode, offset, data, tx) else {
             return Ok(None);
@@ -48,7 +53,6 @@ impl Objset {
             is_spill: false,
             compression: block.compression,
         };
-        let policy = self.0.policy.get();
         let props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
         let blocks = self.0.services.blocks();
         let write = blocks.write(tx.txg(), block.data.clone(), &props, policy.second_level);

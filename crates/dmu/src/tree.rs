@@ -164,6 +164,7 @@ impl SyncContext {
         // A clone is born here, but its bytes belong to others as well.
         let rewrite = (old.physical_birth() == self.txg
             && old.birth() == self.txg
+            && !old.is_dedup()
             && !old.is_hole()
             && !old.is_embedded()
             && old.lsize() == lsize)
@@ -251,6 +252,12 @@ pub(crate) fn props_of(
     } else {
         policy.metadata_copies
     };
+    let dedup = policy.dedup.filter(|_| !metadata);
+    let checksum = match dedup {
+        Some((checksum, _)) => checksum,
+        None if metadata => policy.metadata_checksum,
+        None => policy.checksum,
+    };
     WriteProps {
         object_type: what.object_type,
         level: what.level,
@@ -260,11 +267,7 @@ pub(crate) fn props_of(
         } else {
             policy.compression_level
         },
-        checksum: if metadata {
-            policy.metadata_checksum
-        } else {
-            policy.checksum
-        },
+        checksum,
         copies,
         special_small_bytes: policy.special_small_bytes,
         allow_embedded: policy.embedded_data
@@ -272,7 +275,9 @@ pub(crate) fn props_of(
             && what.object_type != ObjectType::DNODE
             && what.object_type != ObjectType::OBJSET,
         fill: what.fill,
-        rewrite,
+        // What is referred to elsewhere is not overwritten, not even in the txg that wrote it.
+        rewrite: rewrite.filter(|_| dedup.is_none()),
+        dedup: dedup.map(|(_, equal)| equal),
         hole_birth: policy.hole_birth && old.birth().0 != 0,
         class: IoClass::AsyncWrite,
         bookmark: Bookmark {

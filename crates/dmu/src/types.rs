@@ -116,6 +116,8 @@ pub struct WritePolicy {
     pub checksum: ChecksumKind,
     /// Checksum of metadata (fletcher4 unless the dataset's is stronger).
     pub metadata_checksum: ChecksumKind,
+    /// Blocks of file data that equal one stored already refer to it: the checksum they have then, and what makes them equal.
+    pub dedup: Option<(ChecksumKind, zio::Dedup)>,
     /// Compression of file data (2 is off).
     pub compression: Compression,
     /// zstd level code, else 0.
@@ -145,6 +147,7 @@ impl WritePolicy {
         Self {
             checksum: ChecksumKind::FLETCHER4,
             metadata_checksum: ChecksumKind::FLETCHER4,
+            dedup: None,
             compression: Compression::LZ4,
             compression_level: 0,
             metadata_compression: Compression::LZ4,

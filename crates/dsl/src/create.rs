@@ -108,11 +108,6 @@ impl DslPool {
                             what: "this file system version",
                         });
                     }
-                    if *property == Property::Dedup && value.number() != Some(2) {
-                        return Err(DslError::Unsupported {
-                            what: "deduplication",
-                        });
-                    }
                     let reserves =
                         matches!(property, Property::Reservation | Property::RefReservation);
                     let room = available(&parent, self.pool_size(0), true);

@@ -11,7 +11,7 @@ use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
-use crate::property::{DatasetKind, Property, PropertyError, Setting, Value};
+use crate::property::{DEDUP_VERIFY, DatasetKind, Property, PropertyError, Setting, Value};
 use crate::property_zap::{self, PropertyWrite};
 use crate::sync_task::SyncTask;
 
@@ -133,11 +133,6 @@ impl DslPool {
                 Property::Version if number != 5 => {
                     return Err(DslError::Unsupported {
                         what: "this file system version",
-                    });
-                }
-                Property::Dedup if number != 2 => {
-                    return Err(DslError::Unsupported {
-                        what: "deduplication",
                     });
                 }
                 _ => {}
@@ -486,7 +481,7 @@ pub fn feature_needed(property: Property, value: &Value) -> Option<&'static str>
     Some(match property {
         Property::Compression if Compression(method) == Compression::LZ4 => "lz4_compress",
         Property::Compression if Compression(method) == Compression::ZSTD => "zstd_compress",
-        Property::Checksum => match number {
+        Property::Checksum | Property::Dedup => match number & !DEDUP_VERIFY {
             11 => "sha512",
             12 => "skein",
             13 => "edonr",

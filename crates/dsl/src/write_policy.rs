@@ -4,7 +4,7 @@ use dmu::{SecondLevel, WritePolicy};
 use ondisk::{ChecksumKind, Compression};
 
 use crate::features::Features;
-use crate::property::Property;
+use crate::property::{DEDUP_VERIFY, Property};
 use crate::property_zap::PropertyScope;
 
 /// The number of bits of a compression value that name the method; the rest is zstd's level.
@@ -42,6 +42,7 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
     } else {
         ChecksumKind::FLETCHER4
     };
+    let dedup = dedup(scope.number(Property::Dedup));
     let copies = small(scope.number(Property::Copies)).clamp(1, 3);
     let more = (copies + 1).min(3);
     // 0 all, 1 most, 2 some, 3 none (zfsprops(7), redundant_metadata).
@@ -53,6 +54,7 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
     WritePolicy {
         checksum,
         metadata_checksum,
+        dedup,
         compression,
         compression_level: if compression == Compression::ZSTD {
             level
@@ -72,6 +74,21 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
             _ => SecondLevel::All,
         },
     }
+}
+
+/// What the property `dedup` asks for. Equal checksums that are not cryptographic do not make blocks equal.
+// OpenZFS: module/zfs/dmu_objset.c, dedup_changed_cb; module/zfs/dmu.c, dmu_write_policy
+fn dedup(value: u64) -> Option<(ChecksumKind, zio::Dedup)> {
+    let checksum = match ChecksumKind(small(value & !DEDUP_VERIFY)) {
+        ChecksumKind::INHERIT | ChecksumKind::OFF => return None,
+        ChecksumKind::ON => ChecksumKind::SHA256,
+        other => other,
+    };
+    let equal = match value & DEDUP_VERIFY != 0 || checksum == ChecksumKind::EDONR {
+        true => zio::Dedup::Verify,
+        false => zio::Dedup::Trust,
+    };
+    Some((checksum, equal))
 }
 
 fn small(number: u64) -> u8 {

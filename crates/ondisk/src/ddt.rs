@@ -108,6 +108,15 @@ impl DdtEntry {
         }
     }
 
+    /// An entry without references.
+    #[must_use]
+    pub fn empty(flat: bool) -> Self {
+        let count = if flat { 1 } else { OLD_PHYS_COUNT };
+        Self {
+            variants: vec![DdtPhys::default(); count],
+        }
+    }
+
     const fn phys_bytes(flat: bool) -> usize {
         if flat {
             FLAT_PHYS_BYTES

@@ -23,6 +23,7 @@ use zio::{BlockStore, StoreOptions};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::brt::BlockReferenceTables;
+use crate::ddt::DedupTables;
 use crate::config::{self, Identity};
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
@@ -77,7 +78,10 @@ impl Pool {
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
-        space.set_tables(None, Some(BlockReferenceTables::new(&mos, &tree)));
+        space.set_tables(
+            DedupTables::new(&mos, &tree, enabled("fast_dedup")),
+            BlockReferenceTables::new(&mos, &tree),
+        );
         opened.store.activate(SpaceMapSource::of(&space), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),

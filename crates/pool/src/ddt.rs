@@ -1,7 +1,7 @@
 //! The deduplication tables (DDT) of a pool: how often each deduplicated block is referenced, and giving references up.
 //!
 //! A block pointer with the dedup bit does not own its block: the table of its checksum counts the pointers, and the
-//! block is freed with the last one. Nothing is added to the tables here (blocks written here are not deduplicated).
+//! block is freed with the last one. A block that is written and equals one in a table becomes a reference to it.
 //! Tables of the fast form log their changes; the logs found at import are merged into the tables by the first txg
 //! of a writable import, after which they stay empty.
 //!
@@ -27,9 +27,11 @@ use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey, DdtLogHeader, DdtLogRecord, Dd
 use ondisk::{BlockPointer, ChecksumKind, Dva, NewBlock, ObjectId, ObjectType, Txg};
 use vdev::Tree;
 use zap::ZapValue;
+use zio::Sharing;
 
 use crate::PoolError;
 use crate::objects::DIRECTORY;
+use crate::pool::unix_time;
 
 const STATISTICS: &str = "DDT-statistics";
 const CHECKSUMS: [(ChecksumKind, &str); 5] = [
@@ -63,8 +65,8 @@ struct EntryChange {
 struct DedupTable {
     kind: ChecksumKind,
     name: &'static str,
-    /// ZAP of the table's objects: the pool's directory in the old form.
-    directory: ObjectId,
+    /// ZAP of the table's objects: the pool's directory in the old form. `None` before anything is stored.
+    directory: Cell<Option<ObjectId>>,
     flat: bool,
     objects: Cell<[Option<ObjectId>; 3]>,
     histograms: RefCell<[DdtHistogram; 3]>,
@@ -78,41 +80,58 @@ struct DedupTable {
 pub(crate) struct DedupTables {
     mos: Objset,
     tree: Tree,
-    statistics: ObjectId,
+    /// `None` in a pool that never had a table.
+    statistics: Cell<Option<ObjectId>>,
+    /// The feature `fast_dedup` is enabled: new tables have the fast form.
+    fast: Cell<bool>,
     tables: RefCell<BTreeMap<u8, Rc<DedupTable>>>,
     /// Deflated bytes of all blocks: as referenced, as stored.
     bytes: Cell<(u64, u64)>,
 }
 
 impl DedupTables {
-    /// Reads what the tables are; `None` for a pool that never had any.
+    /// The tables of a pool that has none yet. `fast` says whether new ones have the fast form.
+    pub(crate) fn new(mos: &Objset, tree: &Tree, fast: bool) -> Self {
+        Self {
+            mos: mos.clone(),
+            tree: tree.clone(),
+            statistics: Cell::new(None),
+            fast: Cell::new(fast),
+            tables: RefCell::default(),
+            bytes: Cell::new((0, 0)),
+        }
+    }
+
+    /// Reads what the tables are.
     ///
     /// # Errors
     /// `Corrupt` for what is not a table; `Unsupported` forms are corrupt as well, by name.
-    pub(crate) async fn open(mos: &Objset, tree: &Tree) -> Result<Option<Self>, PoolError> {
+    pub(crate) async fn open(mos: &Objset, tree: &Tree, fast: bool) -> Result<Self, PoolError> {
+        let found = Self::new(mos, tree, fast);
         let Some(statistics) = zap::lookup_u64(mos, DIRECTORY, STATISTICS).await? else {
-            return Ok(None);
+            return Ok(found);
         };
-        let found = Self {
-            mos: mos.clone(),
-            tree: tree.clone(),
-            statistics: ObjectId(statistics),
-            tables: RefCell::default(),
-            bytes: Cell::new((0, 0)),
-        };
+        found.statistics.set(Some(ObjectId(statistics)));
         for (kind, name) in CHECKSUMS {
-            if let Some(table) = found.open_table(kind, name).await? {
+            let opened = found.open_table(kind, name, ObjectId(statistics)).await?;
+            if let Some(table) = opened {
                 found.tables.borrow_mut().insert(kind.0, Rc::new(table));
             }
         }
         found.count_bytes();
-        Ok(Some(found))
+        Ok(found)
+    }
+
+    /// Takes note that the feature `fast_dedup` was enabled.
+    pub(crate) fn set_fast(&self, fast: bool) {
+        self.fast.set(fast);
     }
 
     async fn open_table(
         &self,
         kind: ChecksumKind,
         name: &'static str,
+        statistics: ObjectId,
     ) -> Result<Option<DedupTable>, PoolError> {
         let mos = &self.mos;
         let bad = || PoolError::Corrupt(format!("the deduplication table of {name}"));
@@ -133,37 +152,30 @@ impl DedupTables {
                 continue;
             };
             objects[class] = Some(ObjectId(object));
-            if let Some(ZapValue::U64(words)) = zap::lookup(mos, self.statistics, &key).await? {
+            if let Some(ZapValue::U64(words)) = zap::lookup(mos, statistics, &key).await? {
                 histograms[class] = DdtHistogram::from_words(&words).ok_or_else(bad)?;
             }
         }
         if own.is_none() && objects.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let table = DedupTable {
-            kind,
-            name,
-            directory,
-            flat: own.is_some(),
-            objects: Cell::new(objects),
-            histograms: RefCell::new(histograms),
-            logs: RefCell::default(),
-            logged: RefCell::default(),
-            changed: RefCell::default(),
-        };
+        let table = DedupTable::new(kind, name, own.is_some());
+        table.directory.set(Some(directory));
+        table.objects.set(objects);
+        table.histograms.replace(histograms);
         if own.is_some() {
-            self.read_logs(&table).await?;
+            self.read_logs(&table, directory).await?;
         }
         Ok(Some(table))
     }
 
     /// Reads both logs: the one that is being flushed first, so that the active one has the last word.
-    async fn read_logs(&self, table: &DedupTable) -> Result<(), PoolError> {
+    async fn read_logs(&self, table: &DedupTable, directory: ObjectId) -> Result<(), PoolError> {
         let mos = &self.mos;
         let mut headers = Vec::new();
         for n in 0..2 {
             let key = format!("DDT-log-{}-{n}", table.name);
-            let Some(object) = zap::lookup_u64(mos, table.directory, key).await? else {
+            let Some(object) = zap::lookup_u64(mos, directory, key).await? else {
                 continue;
             };
             let object = ObjectId(object);
@@ -264,12 +276,8 @@ impl DedupTables {
             return Ok(Some(plain));
         };
         let key = DdtKey::of(bp);
-        if !table.changed.borrow().contains_key(&key) {
-            let Some(change) = self.find(&table, &key).await? else {
-                return Ok(Some(plain));
-            };
-            // A concurrent release may have read the entry first.
-            table.changed.borrow_mut().entry(key).or_insert(change);
+        if !self.load(&table, &key).await? {
+            return Ok(Some(plain));
         }
         let mut changed = table.changed.borrow_mut();
         let now = &mut changed.get_mut(&key).expect("it was just put there").now;
@@ -292,6 +300,91 @@ impl DedupTables {
         let last = table.block(&key, variant);
         *variant = DdtPhys::default();
         Ok(Some(last))
+    }
+
+    /// Looks for a stored block that equals `wanted`, and counts one more reference to it. One call at a time for a key.
+    ///
+    /// # Errors
+    /// `Corrupt` for an entry that cannot be, errors of reading.
+    pub(crate) async fn share(
+        &self,
+        wanted: &BlockPointer,
+        copies: u8,
+    ) -> Result<Sharing, PoolError> {
+        let Some(table) = self.table_of(wanted.checksum_kind()) else {
+            return Ok(Sharing::Refused);
+        };
+        let key = DdtKey::of(wanted);
+        if !self.load(&table, &key).await? {
+            return Ok(Sharing::New);
+        }
+        let mut changed = table.changed.borrow_mut();
+        let now = &mut changed.get_mut(&key).expect("it was just put there").now;
+        let variant = &mut now.variants[table.variant_of(copies)];
+        if variant.birth == 0 {
+            return Ok(Sharing::New);
+        }
+        let dvas = places(&key, variant);
+        let stored = dvas.iter().filter(|dva| dva.is_present()).count();
+        // An entry of the fast form has room for one set of places; a block that wants more is none of the table's.
+        let is_enough = stored >= usize::from(copies);
+        if !is_enough || variant.references == 0 || variant.references == u64::MAX {
+            return Ok(Sharing::Refused);
+        }
+        variant.references += 1;
+        Ok(Sharing::Shared(dvas, Txg(variant.birth)))
+    }
+
+    /// Enters a block that was written because none equalled it: it has one reference.
+    ///
+    /// # Panics
+    /// When the table has such a block.
+    pub(crate) fn note_written(&self, bp: &BlockPointer) {
+        let table = self.table_of(bp.checksum_kind());
+        let table = table.expect("a block is written to be shared where there can be a table");
+        let copies = u8::try_from(bp.copies().count()).unwrap_or(3);
+        let now = unix_time(&self.mos.services().handle);
+        let mut changed = table.changed.borrow_mut();
+        let entry = changed.entry(DdtKey::of(bp)).or_insert_with(|| EntryChange {
+            class: None,
+            counted: None,
+            now: DdtEntry::empty(table.flat),
+        });
+        let variant = &mut entry.now.variants[table.variant_of(copies)];
+        assert!(variant.birth == 0, "of equal blocks one is written");
+        *variant = DdtPhys {
+            dvas: bp.dvas().map(|dva| dva.to_words()),
+            references: 1,
+            birth: bp.physical_birth().0,
+            since: if table.flat { now } else { 0 },
+        };
+    }
+
+    /// The table of a checksum, a new one if need be; `None` for a checksum that makes no tables.
+    fn table_of(&self, kind: ChecksumKind) -> Option<Rc<DedupTable>> {
+        if let Some(table) = self.tables.borrow().get(&kind.0) {
+            return Some(Rc::clone(table));
+        }
+        let (kind, name) = CHECKSUMS.into_iter().find(|(known, _)| *known == kind)?;
+        let table = Rc::new(DedupTable::new(kind, name, self.fast.get()));
+        if !table.flat {
+            table.directory.set(Some(DIRECTORY));
+        }
+        self.tables.borrow_mut().insert(kind.0, Rc::clone(&table));
+        Some(table)
+    }
+
+    /// Makes an entry one of this txg's changes; false when there is none of that key.
+    async fn load(&self, table: &DedupTable, key: &DdtKey) -> Result<bool, PoolError> {
+        if table.changed.borrow().contains_key(key) {
+            return Ok(true);
+        }
+        let Some(change) = self.find(table, key).await? else {
+            return Ok(false);
+        };
+        // Another task may have read the entry first.
+        table.changed.borrow_mut().entry(*key).or_insert(change);
+        Ok(true)
     }
 
     async fn find(
@@ -382,7 +475,7 @@ impl DedupTables {
                 continue;
             }
             for (key, change) in changed {
-                self.write_entry(&table, &key, change, &mut freed, tx)
+                self.write_entry(&table, &key, change, &mut freed, (features, tx))
                     .await?;
             }
             self.finish_txg(&table, features, tx).await?;
@@ -397,7 +490,7 @@ impl DedupTables {
         key: &DdtKey,
         change: EntryChange,
         freed: &mut Vec<BlockPointer>,
-        tx: &Tx,
+        (features, tx): (&Features, &Tx),
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "write entry happens in syncing context");
         let mut now = change.now;
@@ -425,7 +518,7 @@ impl DedupTables {
         if references > 0 {
             let object = match table.objects.get()[class] {
                 Some(object) => object,
-                None => self.create_object(table, class, tx).await?,
+                None => self.create_object(table, class, features, tx).await?,
             };
             let sums = self.sums(key, &now);
             table.histograms.borrow_mut()[class].change(&sums, true);
@@ -439,9 +532,18 @@ impl DedupTables {
         &self,
         table: &DedupTable,
         class: usize,
+        features: &Features,
         tx: &Tx,
     ) -> Result<ObjectId, PoolError> {
         assert!(tx.is_syncing(), "create object happens in syncing context");
+        let directory = match table.directory.get() {
+            Some(directory) => directory,
+            None => self.create_directory(table, features, tx).await?,
+        };
+        let statistics = match self.statistics.get() {
+            Some(statistics) => statistics,
+            None => self.create_statistics(tx).await?,
+        };
         // 48 bits of hash, integer keys; a cryptographic sum is a hash already, and edonr does not pass for one.
         // OpenZFS: module/zfs/ddt_zap.c, ddt_zap_create; module/zfs/zio_checksum.c, zio_checksum_table
         let hashed = table.kind != ChecksumKind::EDONR;
@@ -451,13 +553,41 @@ impl DedupTables {
         spec.indirect_shift = 15;
         let object = zap::create(&self.mos, &spec, tx).await?;
         let name = table.object_name(class);
-        zap::add_u64(&self.mos, table.directory, &name, object.0, tx).await?;
+        zap::add_u64(&self.mos, directory, &name, object.0, tx).await?;
         let histogram = ZapValue::U64(table.histograms.borrow()[class].to_words());
-        zap::update(&self.mos, self.statistics, &name, &histogram, tx).await?;
+        zap::update(&self.mos, statistics, &name, &histogram, tx).await?;
         let mut objects = table.objects.get();
         objects[class] = Some(object);
         table.objects.set(objects);
         Ok(object)
+    }
+
+    async fn create_statistics(&self, tx: &Tx) -> Result<ObjectId, PoolError> {
+        let spec = zap::ZapSpec::new(ObjectType::DDT_STATS);
+        let statistics = zap::create(&self.mos, &spec, tx).await?;
+        zap::add_u64(&self.mos, DIRECTORY, STATISTICS, statistics.0, tx).await?;
+        self.statistics.set(Some(statistics));
+        Ok(statistics)
+    }
+
+    /// Makes the directory of a table of the fast form.
+    // OpenZFS: module/zfs/ddt.c, ddt_create_dir
+    async fn create_directory(
+        &self,
+        table: &DedupTable,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<ObjectId, PoolError> {
+        assert!(table.flat, "tables of the old form have no directory");
+        let mos = &self.mos;
+        let spec = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
+        let directory = zap::create(mos, &spec, tx).await?;
+        zap::add_u64(mos, directory, "version", FAST_VERSION, tx).await?;
+        zap::add_u64(mos, directory, "flags", FAST_FLAGS, tx).await?;
+        zap::add_u64(mos, DIRECTORY, table.directory_name(), directory.0, tx).await?;
+        features.incr("fast_dedup", tx).await?;
+        table.directory.set(Some(directory));
+        Ok(directory)
     }
 
     /// Stores the histograms; a table without entries is freed as a whole.
@@ -469,12 +599,18 @@ impl DedupTables {
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "finish txg happens in syncing context");
         let mos = &self.mos;
+        let (Some(directory), Some(statistics)) = (table.directory.get(), self.statistics.get())
+        else {
+            // All its references were given up in the txg that made them: nothing of it is stored.
+            self.tables.borrow_mut().remove(&table.kind.0);
+            return Ok(());
+        };
         let mut entries = 0;
         for (class, object) in table.objects.get().into_iter().enumerate() {
             if let Some(object) = object {
                 let histogram = ZapValue::U64(table.histograms.borrow()[class].to_words());
                 let name = table.object_name(class);
-                zap::update(mos, self.statistics, name, &histogram, tx).await?;
+                zap::update(mos, statistics, name, &histogram, tx).await?;
                 entries += zap::count(mos, object).await?;
             }
         }
@@ -484,8 +620,8 @@ impl DedupTables {
         for (class, object) in table.objects.take().into_iter().enumerate() {
             if let Some(object) = object {
                 let name = table.object_name(class);
-                zap::remove(mos, table.directory, &name, tx).await?;
-                zap::remove(mos, self.statistics, &name, tx).await?;
+                zap::remove(mos, directory, &name, tx).await?;
+                zap::remove(mos, statistics, &name, tx).await?;
                 mos.free_object(object, tx).await?;
             }
         }
@@ -493,8 +629,8 @@ impl DedupTables {
             for log in table.logs.take() {
                 mos.free_object(log, tx).await?;
             }
-            zap::remove(mos, DIRECTORY, format!("DDT-{}", table.name), tx).await?;
-            mos.free_object(table.directory, tx).await?;
+            zap::remove(mos, DIRECTORY, table.directory_name(), tx).await?;
+            mos.free_object(directory, tx).await?;
             features.decr("fast_dedup", tx).await?;
         }
         self.tables.borrow_mut().remove(&table.kind.0);
@@ -530,12 +666,10 @@ impl DedupTables {
     /// times the references.
     fn sums(&self, key: &DdtKey, entry: &DdtEntry) -> [u64; 8] {
         let (lsize, psize) = key.sizes();
-        let copies = if key.is_encrypted() { 2 } else { 3 };
         let mut sums = [0_u64; 8];
         for variant in entry.variants.iter().filter(|v| v.birth != 0) {
             let mut dsize = 0;
-            for &(first, second) in &variant.dvas[..copies] {
-                let dva = Dva::from_words(first, second);
+            for dva in places(key, variant) {
                 if dva.is_present() {
                     dsize += (dva.asize >> 9) * self.tree.deflate_ratio(dva.vdev).unwrap_or(512);
                 }
@@ -553,6 +687,29 @@ impl DedupTables {
 }
 
 impl DedupTable {
+    fn new(kind: ChecksumKind, name: &'static str, flat: bool) -> Self {
+        Self {
+            kind,
+            name,
+            directory: Cell::new(None),
+            flat,
+            objects: Cell::default(),
+            histograms: RefCell::default(),
+            logs: RefCell::default(),
+            logged: RefCell::default(),
+            changed: RefCell::default(),
+        }
+    }
+
+    /// Index of the variant of an entry for so many copies.
+    fn variant_of(&self, copies: u8) -> usize {
+        if self.flat { 0 } else { usize::from(copies) }
+    }
+
+    fn directory_name(&self) -> String {
+        format!("DDT-{}", self.name)
+    }
+
     fn bad(&self, what: &str) -> PoolError {
         PoolError::Corrupt(format!("the deduplication table of {} {what}", self.name))
     }
@@ -564,13 +721,8 @@ impl DedupTable {
     /// The block a variant counts, as an ordinary one.
     fn block(&self, key: &DdtKey, variant: &DdtPhys) -> BlockPointer {
         let (lsize, psize) = key.sizes();
-        let copies = if key.is_encrypted() { 2 } else { 3 };
-        let mut dvas = variant
-            .dvas
-            .map(|(first, second)| Dva::from_words(first, second));
-        dvas[copies..].fill(Dva::ABSENT);
         BlockPointer::new(&NewBlock {
-            dvas,
+            dvas: places(key, variant),
             lsize,
             psize,
             compression: key.compression(),
@@ -582,6 +734,16 @@ impl DedupTable {
             checksum: key.checksum(),
         })
     }
+}
+
+/// The places of a variant's block. The third of an encrypted block is none: its pointer has salt and IV there.
+fn places(key: &DdtKey, variant: &DdtPhys) -> [Dva; 3] {
+    let copies = if key.is_encrypted() { 2 } else { 3 };
+    let mut dvas = variant
+        .dvas
+        .map(|(first, second)| Dva::from_words(first, second));
+    dvas[copies..].fill(Dva::ABSENT);
+    dvas
 }
 
 fn unpack(value: &[u8], flat: bool) -> Option<DdtEntry> {

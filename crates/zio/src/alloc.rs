@@ -47,6 +47,18 @@ pub trait MetaSource {
         Box::pin(async { Ok(()) })
     }
 
+    /// Looks for a stored block that equals `wanted`, a pointer without places, and counts one more reference to it, while a
+    /// txg syncs. One call at a time for blocks of one checksum.
+    fn share<'a>(&'a self, wanted: &'a BlockPointer, copies: u8) -> Share<'a> {
+        let _ = (wanted, copies);
+        Box::pin(async { Ok(Sharing::Refused) })
+    }
+
+    /// Notes a block that was written because [`MetaSource::share`] found none like it: it has one reference.
+    fn note_written(&self, bp: &BlockPointer) {
+        let _ = bp;
+    }
+
     /// Returns the (deflated) bytes that shared blocks would take more, if each reference had a block of its own:
     /// datasets are charged for them, so they count as room for datasets.
     fn saved_bytes(&self) -> u64 {
@@ -56,6 +68,20 @@ pub trait MetaSource {
 
 /// Future of [`MetaSource::release`].
 pub type Release<'a> = Pin<Box<dyn Future<Output = Result<Option<BlockPointer>, ZioError>> + 'a>>;
+
+/// Whether a block that is to be written is stored already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// It is: at these places, written in this txg. It has one more reference now.
+    Shared([Dva; 3], Txg),
+    /// It is not, and can be shared once it is written and noted.
+    New,
+    /// It cannot be shared, and is to be written as any other.
+    Refused,
+}
+
+/// Future of [`MetaSource::share`].
+pub type Share<'a> = Pin<Box<dyn Future<Output = Result<Sharing, ZioError>> + 'a>>;
 
 /// Future of [`MetaSource::check_reference`].
 pub type CheckReference<'a> = Pin<Box<dyn Future<Output = Result<(), ZioError>> + 'a>>;

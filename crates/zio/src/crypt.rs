@@ -87,10 +87,16 @@ impl Protection {
     }
 
     /// What encrypts or authenticates a block of this type and level before it is stored; `None` when it is in the clear.
-    pub(crate) fn encryptor(&self, object_type: ObjectType, level: u8) -> Option<Encryptor> {
+    /// Equal blocks are stored as equal bytes if they are to be `shared`.
+    pub(crate) fn encryptor(
+        &self,
+        object_type: ObjectType,
+        level: u8,
+        shared: bool,
+    ) -> Option<Encryptor> {
         match self {
             Self::None => None,
-            Self::Keys(keys) => Some(keys.encryptor(object_type, level)),
+            Self::Keys(keys) => Some(keys.encryptor(object_type, level, shared)),
             Self::Raw => Some(Encryptor {
                 treatment: Treatment::of(object_type, level),
                 own: None,
@@ -251,11 +257,19 @@ impl BlockKeys {
     }
 
     /// What encrypts or authenticates a block of this type and level before it is stored.
-    pub(crate) fn encryptor(&self, object_type: ObjectType, level: u8) -> Encryptor {
+    pub(crate) fn encryptor(
+        &self,
+        object_type: ObjectType,
+        level: u8,
+        shared: bool,
+    ) -> Encryptor {
         let treatment = Treatment::of(object_type, level);
-        let encryption = treatment.encrypts().then(|| {
-            let params = self.new_params();
-            (params, self.cipher(params.salt))
+        let encryption = treatment.encrypts().then(|| match shared {
+            true => Encryption::OfContents,
+            false => {
+                let params = self.new_params();
+                Encryption::Random(params, self.cipher(params.salt))
+            }
         });
         Encryptor {
             treatment,
@@ -354,8 +368,34 @@ pub(crate) struct Encryptor {
 
 /// What blocks are encrypted and authenticated with here.
 struct OwnKeys {
-    encryption: Option<(CryptParams, Arc<Cipher>)>,
+    encryption: Option<Encryption>,
     keys: Arc<DatasetKeys>,
+}
+
+/// Where salt and IV of a block come from.
+enum Encryption {
+    /// They were drawn.
+    Random(CryptParams, Arc<Cipher>),
+    /// From the HMAC of the bytes that are encrypted, so that equal ones under the same keys stay equal. Other bytes have
+    /// others.
+    // OpenZFS: module/os/linux/zfs/zio_crypt.c, zio_crypt_generate_iv_salt_dedup
+    OfContents,
+}
+
+impl Encryption {
+    fn for_bytes(&self, keys: &DatasetKeys, bytes: &[u8]) -> (CryptParams, Arc<Cipher>) {
+        match self {
+            Self::Random(params, cipher) => (*params, Arc::clone(cipher)),
+            Self::OfContents => {
+                let digest = keys.hmac([bytes]);
+                let (mut salt, mut iv) = ([0; SALT_LEN], [0; IV_LEN]);
+                salt.copy_from_slice(&digest[..SALT_LEN]);
+                iv.copy_from_slice(&digest[SALT_LEN..SALT_LEN + IV_LEN]);
+                let cipher = Arc::new(keys.block_cipher(salt));
+                (CryptParams { salt, iv }, cipher)
+            }
+        }
+    }
 }
 
 /// A block as it is stored, and what its pointer carries for it.
@@ -418,13 +458,15 @@ impl Encryptor {
 
 impl OwnKeys {
     fn encrypt(&self, treatment: Treatment, stored: IoBuf) -> Result<Encrypted, &'static str> {
+        let encryption = self.encryption.as_ref();
+        let encryption = encryption.map(|from| from.for_bytes(&self.keys, &stored));
         let encrypted = |bytes, mac| Encrypted {
             bytes,
-            params: self.encryption.as_ref().map(|(params, _)| *params),
+            params: encryption.as_ref().map(|(params, _)| *params),
             mac: Some(mac),
         };
         let too_long = |_| "a block too long for its cipher";
-        Ok(match (treatment, &self.encryption) {
+        Ok(match (treatment, &encryption) {
             (Treatment::Dnodes, Some((params, cipher))) => {
                 let auth =
                     PartialAuth::of_dnodes(&stored).map_err(|_| "dnodes that leave their block")?;

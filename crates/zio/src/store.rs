@@ -13,6 +13,7 @@ use vdev::{IoClass, Tree};
 use crate::alloc::{Allocator, Sizes};
 use crate::checkpoint::CheckpointFrees;
 use crate::checks;
+use crate::dedup::Turns;
 use crate::embedded::Embedded;
 use crate::error::corrupt;
 use crate::pending_references::PendingReferences;
@@ -51,6 +52,7 @@ struct StoreShared {
     pending_writes: PendingWrites,
     pending_references: PendingReferences,
     embedded: Embedded,
+    dedup_turns: Turns,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
@@ -85,6 +87,7 @@ impl BlockStore {
             pending_writes: PendingWrites::default(),
             pending_references: PendingReferences::default(),
             embedded: Embedded::default(),
+            dedup_turns: Turns::default(),
         }))
     }
 
@@ -291,6 +294,10 @@ impl BlockStore {
 
     pub(crate) fn pending_writes(&self) -> &PendingWrites {
         &self.0.pending_writes
+    }
+
+    pub(crate) fn dedup_turns(&self) -> &Turns {
+        &self.0.dedup_turns
     }
 
     pub(crate) fn embedded(&self) -> &Embedded {

@@ -91,12 +91,24 @@ pub struct WriteProps {
     /// The pointer being replaced. If it was born in the same txg with the same psize and copies, it is overwritten in
     /// place; otherwise it is left alone (the caller frees it).
     pub rewrite: Option<BlockPointer>,
+    /// Whether an equal block that is stored already is referred to instead, while a txg syncs. The checksum is then a
+    /// cryptographic one, or the bytes are compared.
+    pub dedup: Option<Dedup>,
     /// Logical birth of a hole is recorded (hole_birth active and the block had a birth before).
     pub hole_birth: bool,
     /// Priority.
     pub class: IoClass,
     /// The block's position, for errors.
     pub bookmark: Bookmark,
+}
+
+/// What makes two blocks equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedup {
+    /// Their checksums, sizes and compressions.
+    Trust,
+    /// These, and their bytes, which are read and compared.
+    Verify,
 }
 
 /// Counters of the store.
@@ -118,6 +130,8 @@ pub struct StoreStats {
     pub rewrites: u64,
     /// See `holes`.
     pub gangs: u64,
+    /// Blocks that were not written because equal ones were stored already.
+    pub deduplicated: u64,
     /// Blocks no copy of which was good.
     pub corrupt: u64,
 }

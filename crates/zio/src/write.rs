@@ -38,10 +38,14 @@ enum Prepared {
 }
 
 /// The bytes of a block as they are stored, and what its pointer says of them.
-struct PreparedBlock {
+pub(crate) struct PreparedBlock {
     encrypted: Encrypted,
     compression: Compression,
-    checksum: [u64; 4],
+    pub(crate) checksum: [u64; 4],
+    /// Bytes before compression.
+    lsize: u64,
+    /// It is of an encrypted dataset.
+    is_protected: bool,
 }
 
 /// The part of a write that only needs the bytes; runs on the compute pool for large blocks.
@@ -69,11 +73,13 @@ impl BlockStore {
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
             return Err(ZioError::BadSize { size: lsize });
         }
-        let job = self.job(props, protection)?;
-        let (is_protected, encrypts) = match &job.encryptor {
-            Some(encryptor) => (true, encryptor.encrypts()),
-            None => (false, false),
+        let came_encrypted = form.as_ref().is_some_and(|form| form.crypt.is_some());
+        let props = &WriteProps {
+            dedup: props.dedup.filter(|_| !came_encrypted),
+            ..*props
         };
+        let job = self.job(props, protection)?;
+        let encrypts = job.encryptor.as_ref().is_some_and(Encryptor::encrypts);
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
         let room = self.write_throttle().acquire(units).await;
         // The work is in the bytes that are not zero, of which an indirect block mostly has few.
@@ -81,6 +87,7 @@ impl BlockStore {
             0 => data.len(),
             _ => bytes_in_use(&data),
         };
+        let logical = data.clone();
         let prepared = self.offload(work, move || job.prepare(data, form)).await;
         let stored = match prepared {
             Prepared::Hole => return Ok((self.hole(txg, lsize, props), None)),
@@ -96,46 +103,48 @@ impl BlockStore {
                 });
             }
         };
-        let PreparedBlock {
-            encrypted: Encrypted { bytes, params, mac },
-            compression,
-            checksum,
-        } = stored;
-        let psize = bytes.len() as u64;
+        let psize = stored.encrypted.bytes.len() as u64;
         assert!(
             psize > 0 && psize <= lsize,
             "a block of {lsize} bytes is not stored as {psize}"
         );
         let room = (later, room);
+        let bp = if props.dedup.is_some() {
+            let writing =
+                self.write_deduplicated(txg, &logical, &stored, props, protection, room);
+            Box::pin(writing).await?
+        } else {
+            let dvas = self.store_prepared(txg, &stored, props, room).await?;
+            pointer_of(txg, &stored, props, &dvas)
+        };
+        let is_other = stored.compression != Compression::OFF || encrypts;
+        Ok((bp, is_other.then_some(stored.encrypted.bytes)))
+    }
+
+    /// Gives the bytes of a prepared block to the devices; returns their places.
+    pub(crate) async fn store_prepared(
+        &self,
+        txg: Txg,
+        prepared: &PreparedBlock,
+        props: &WriteProps,
+        room: (bool, Permit),
+    ) -> Result<Vec<Dva>, ZioError> {
+        let bytes = &prepared.encrypted.bytes;
+        let psize = bytes.len() as u64;
         let dvas = match props.rewrite.filter(|old| may_overwrite(old, txg, psize)) {
-            Some(old) => self.overwrite(txg, &old, &bytes, props, room).await?,
+            Some(old) => self.overwrite(txg, &old, bytes, props, room).await?,
             None => {
-                let piece = self.piece(txg, &bytes, props, encrypts)?;
-                self.write_anew(&piece, &bytes, props, room).await?
+                let encrypts = prepared.encrypted.params.is_some();
+                let piece = self.piece(txg, bytes, props, encrypts)?;
+                self.write_anew(&piece, bytes, props, room).await?
             }
         };
         self.count(|stats| {
             stats.writes += 1;
-            stats.written_logical_bytes += lsize;
+            stats.written_logical_bytes += prepared.lsize;
             stats.written_physical_bytes += psize;
         });
-        let mut bp = BlockPointer::new(&NewBlock {
-            dvas: three(&dvas),
-            lsize,
-            psize,
-            compression,
-            checksum_kind: props.checksum,
-            object_type: props.object_type,
-            level: props.level,
-            birth: txg,
-            fill: props.fill,
-            checksum,
-        });
-        if is_protected {
-            bp.set_crypt(params, mac);
-        }
-        let is_other = compression != Compression::OFF || encrypts;
-        Ok((bp, is_other.then_some(bytes)))
+        Ok(dvas)
     }
 
     fn hole(&self, txg: Txg, lsize: u64, props: &WriteProps) -> BlockPointer {
@@ -220,11 +229,13 @@ impl BlockStore {
                 what: "compression",
                 number: props.compression.0,
             })?;
-        let encryptor = protection.encryptor(props.object_type, props.level);
+        let is_shared = props.dedup.is_some();
+        let encryptor = protection.encryptor(props.object_type, props.level, is_shared);
         let compression =
             compression.filter(|_| encryptor.as_ref().is_none_or(Encryptor::may_compress));
         let embed = props.allow_embedded
             && encryptor.is_none()
+            && props.dedup.is_none()
             && props.level == 0
             && props.object_type != ObjectType::DNODE
             && props.object_type != ObjectType::OBJSET;
@@ -677,8 +688,36 @@ impl PrepareJob {
             encrypted,
             compression,
             checksum,
+            lsize: logical.len() as u64,
+            is_protected: self.encryptor.is_some(),
         })
     }
+}
+
+/// The pointer of a prepared block at these places.
+pub(crate) fn pointer_of(
+    txg: Txg,
+    prepared: &PreparedBlock,
+    props: &WriteProps,
+    dvas: &[Dva],
+) -> BlockPointer {
+    let Encrypted { bytes, params, mac } = &prepared.encrypted;
+    let mut bp = BlockPointer::new(&NewBlock {
+        dvas: three(dvas),
+        lsize: prepared.lsize,
+        psize: bytes.len() as u64,
+        compression: prepared.compression,
+        checksum_kind: props.checksum,
+        object_type: props.object_type,
+        level: props.level,
+        birth: txg,
+        fill: props.fill,
+        checksum: prepared.checksum,
+    });
+    if prepared.is_protected {
+        bp.set_crypt(*params, *mac);
+    }
+    bp
 }
 
 /// A block may be overwritten only if no synced uberblock can reach it: it was born in this very txg.

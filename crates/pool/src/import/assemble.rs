@@ -213,9 +213,10 @@ impl ImportedPool {
             }
         }
         self.read_allocation_biases().await?;
-        let dedup = DedupTables::open(self.mos(), self.tree()).await?;
+        let fast_dedup = self.hierarchy().features().is_enabled("fast_dedup");
+        let dedup = DedupTables::open(self.mos(), self.tree(), fast_dedup).await?;
         let clones = BlockReferenceTables::open(self.mos(), self.tree()).await?;
-        self.space().set_tables(dedup, Some(clones));
+        self.space().set_tables(dedup, clones);
         if !policy.readonly
             && let Some(logs) =
                 log_space_map::read(self.mos(), &self.tree().tops(), &self.tree().config()).await?

@@ -18,7 +18,7 @@ use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use range_tree::{Mismatch, RangeTree};
 use vdev::TopInfo;
 use zio::{
-    BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError,
+    BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, Share, Sharing, ZioError,
 };
 
 use crate::PoolError;
@@ -138,11 +138,11 @@ impl SpaceMaps {
     /// Takes over the tables of shared blocks found at import.
     pub(crate) fn set_tables(
         &self,
-        dedup: Option<DedupTables>,
-        clones: Option<BlockReferenceTables>,
+        dedup: DedupTables,
+        clones: BlockReferenceTables,
     ) {
-        *self.dedup.borrow_mut() = dedup.map(Rc::new);
-        *self.clones.borrow_mut() = clones.map(Rc::new);
+        *self.dedup.borrow_mut() = Some(Rc::new(dedup));
+        *self.clones.borrow_mut() = Some(Rc::new(clones));
     }
 
     /// Returns the deduplication tables.
@@ -250,9 +250,12 @@ impl SpaceMaps {
     }
 
     /// Takes note of features enabled later.
-    pub(crate) fn set_features(&self, histogram: bool, two_words: bool) {
+    pub(crate) fn set_features(&self, histogram: bool, two_words: bool, fast_dedup: bool) {
         self.histogram.set(histogram);
         self.two_words.set(two_words);
+        if let Some(dedup) = self.dedup() {
+            dedup.set_fast(fast_dedup);
+        }
     }
 
     /// Creates the metaslab array of a new top-level vdev and returns its object.
@@ -637,6 +640,24 @@ impl MetaSource for SpaceMapSource {
                 .await
                 .map_err(|error| fail(error.to_string()))
         })
+    }
+
+    fn share<'a>(&'a self, wanted: &'a BlockPointer, copies: u8) -> Share<'a> {
+        Box::pin(async move {
+            let fail = |reason: String| ZioError::References { reason };
+            let maps = self.0.upgrade().ok_or_else(|| fail(CLOSED.to_owned()))?;
+            let Some(dedup) = maps.dedup() else {
+                return Ok(Sharing::Refused);
+            };
+            let shared = dedup.share(wanted, copies).await;
+            shared.map_err(|error| fail(error.to_string()))
+        })
+    }
+
+    fn note_written(&self, bp: &BlockPointer) {
+        if let Some(dedup) = self.0.upgrade().and_then(|maps| maps.dedup()) {
+            dedup.note_written(bp);
+        }
     }
 
     fn check_reference<'a>(&'a self, bp: &'a BlockPointer) -> CheckReference<'a> {

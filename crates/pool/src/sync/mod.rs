@@ -379,6 +379,7 @@ impl ImportedPool {
         self.space().set_features(
             features.is_enabled("spacemap_histogram"),
             features.is_enabled("spacemap_v2"),
+            features.is_enabled("fast_dedup"),
         );
         self.config.set_features(features);
     }
