@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use checker::{FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-               [--histories|--replicas|--encryption|--devices|--removals|--clones]
+               [--histories|--replicas|--encryption|--devices|--removals|--clones|--dedup]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-       sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones] [--trace FILE] [--dump DIR]
+       sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones|--dedup] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim check [--crashed] IMAGE...
@@ -24,6 +24,7 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --encryption  the same, and datasets are encrypted; with --replicas they are redacted, and streams received correctively, too
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
 --clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed; also with --devices or --removals
+--dedup      blocks are deduplicated, and clients write the same contents again and again; also with any of the others
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail

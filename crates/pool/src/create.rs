@@ -23,8 +23,8 @@ use zio::{BlockStore, StoreOptions};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::brt::BlockReferenceTables;
-use crate::ddt::DedupTables;
 use crate::config::{self, Identity};
+use crate::ddt::DedupTables;
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
 use crate::pool::{ImportSession, ImportedPool, Pool, PoolParts};

@@ -345,11 +345,13 @@ impl DedupTables {
         let copies = u8::try_from(bp.copies().count()).unwrap_or(3);
         let now = unix_time(&self.mos.services().handle);
         let mut changed = table.changed.borrow_mut();
-        let entry = changed.entry(DdtKey::of(bp)).or_insert_with(|| EntryChange {
-            class: None,
-            counted: None,
-            now: DdtEntry::empty(table.flat),
-        });
+        let entry = changed
+            .entry(DdtKey::of(bp))
+            .or_insert_with(|| EntryChange {
+                class: None,
+                counted: None,
+                now: DdtEntry::empty(table.flat),
+            });
         let variant = &mut entry.now.variants[table.variant_of(copies)];
         assert!(variant.birth == 0, "of equal blocks one is written");
         *variant = DdtPhys {

@@ -257,12 +257,7 @@ impl BlockKeys {
     }
 
     /// What encrypts or authenticates a block of this type and level before it is stored.
-    pub(crate) fn encryptor(
-        &self,
-        object_type: ObjectType,
-        level: u8,
-        shared: bool,
-    ) -> Encryptor {
+    pub(crate) fn encryptor(&self, object_type: ObjectType, level: u8, shared: bool) -> Encryptor {
         let treatment = Treatment::of(object_type, level);
         let encryption = treatment.encrypts().then(|| match shared {
             true => Encryption::OfContents,

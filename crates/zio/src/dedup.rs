@@ -85,8 +85,10 @@ impl BlockStore {
     /// Checks that a table names places that there are: it came from a device.
     fn check_places(&self, shared: &BlockPointer) -> Result<(), &'static str> {
         checks::check_stored(shared)?;
-        let mut copies = shared.copies();
-        copies.try_for_each(|dva| checks::check_dva(self.tree(), &dva, shared.psize()))
+        for dva in shared.copies() {
+            checks::check_dva(self.tree(), &dva, shared.psize())?;
+        }
+        Ok(())
     }
 
     /// Whether a stored block has these bytes, as far as `props` want to know.

@@ -36,8 +36,8 @@ mod write;
 mod write_behind;
 
 pub use alloc::{
-    CheckReference, LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Share, Sharing,
-    Space, slop,
+    CheckReference, LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Share,
+    Sharing, Space, slop,
 };
 pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, StoredCrypt};
@@ -47,7 +47,7 @@ pub use pending_references::{PendingReference, PendingReferences};
 pub use removal_frees::VdevRanges;
 pub use store::BlockStore;
 pub use types::{
-    Dedup, FailureGate, Forms, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning, StoredForm,
-    WriteProps,
+    Dedup, FailureGate, Forms, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,
+    StoredForm, WriteProps,
 };
 pub use vdev::IoClass;

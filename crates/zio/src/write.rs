@@ -110,8 +110,7 @@ impl BlockStore {
         );
         let room = (later, room);
         let bp = if props.dedup.is_some() {
-            let writing =
-                self.write_deduplicated(txg, &logical, &stored, props, protection, room);
+            let writing = self.write_deduplicated(txg, &logical, &stored, props, protection, room);
             Box::pin(writing).await?
         } else {
             let dvas = self.store_prepared(txg, &stored, props, room).await?;

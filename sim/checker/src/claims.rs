@@ -28,6 +28,10 @@ pub(super) struct Claims {
     gangs: BTreeMap<(u32, u64), Vec<BlockPointer>>,
     /// References that clones of blocks may have beyond the first, by place.
     pub(super) cloned: BTreeMap<(u32, u64), u64>,
+    /// References that the tables count of deduplicated blocks, by the place of the first copy and the txg that wrote it.
+    pub(super) deduplicated: BTreeMap<(u32, u64), (u64, u64)>,
+    /// The tables have logs, which are not read: references are not counted.
+    pub(super) dedup_logs: bool,
 }
 
 impl Claims {
@@ -95,7 +99,10 @@ impl Claims {
             Some(old) => {
                 let what = |claim: &Claim| (claim.asize, claim.birth, claim.block);
                 let same = what(old) == what(&claim);
-                let is_shared = claim.dedup && old.dedup || self.cloned.contains_key(&claim.block);
+                let counted = self.deduplicated.get(&claim.block);
+                let is_counted = counted.is_some_and(|&(_, birth)| birth == claim.birth);
+                let is_dedup = claim.dedup && old.dedup && (is_counted || self.dedup_logs);
+                let is_shared = is_dedup || self.cloned.contains_key(&claim.block);
                 old.extra += 1;
                 if !same || !is_shared {
                     report.error(
@@ -131,6 +138,30 @@ impl Claims {
                     Kind::Accounting,
                     format!(
                         "cloned block at vdev {vdev} offset {offset:#x}: table says {count} further references, found {extra:?}"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Compares how often deduplicated blocks are referenced with what their tables count.
+    pub(super) fn judge_dedup(&self, report: &mut Report) {
+        if self.dedup_logs {
+            report.note(
+                Kind::NotChecked,
+                "references in logs of deduplication tables",
+            );
+            return;
+        }
+        for ((vdev, offset), (count, birth)) in &self.deduplicated {
+            let claim = self.places.get(&(*vdev, *offset));
+            let found = claim.filter(|claim| claim.birth == *birth && claim.dedup);
+            let found = found.map_or(0, |claim| claim.extra + 1);
+            if found != *count {
+                report.error(
+                    Kind::Accounting,
+                    format!(
+                        "deduplicated block at vdev {vdev} offset {offset:#x}: table says {count} references, found {found}"
                     ),
                 );
             }

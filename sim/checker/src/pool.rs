@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use codec::compress::{Algorithm, decompress};
 use ondisk::brt::BrtVdevPhys;
+use ondisk::ddt::{DdtEntry, DdtLogHeader};
 use ondisk::dsl::BpobjPhys;
 use ondisk::history::{self, HistoryPhys};
-use ondisk::{BlockPointer, NvList, bytes};
+use ondisk::{BlockPointer, Dva, NvList, bytes};
 
 use super::blocks::{Bookmark, Checker};
 use super::objset::Tree;
@@ -103,11 +105,13 @@ impl Checker<'_> {
             });
         }
         self.read_clone_table(&mos, &directory, &mut usage);
+        self.read_dedup_tables(&mos, &directory);
         let freed = self.check_pool_lists(&mos, &directory, &mut usage);
         self.check_plain_objects(&mos, &directory, &mut usage);
         self.check_history(&mos, &directory, &mut usage);
         self.check_datasets(&mos, &directory, freed, &mut usage);
         self.claims.judge_clones(&mut self.report);
+        self.claims.judge_dedup(&mut self.report);
         let images = self.check_moved(&mos, &directory, config.as_ref(), &mut usage);
         self.check_space(&mos, &directory, images, &mut usage);
         if let Some(config) = &config {
@@ -231,13 +235,63 @@ impl Checker<'_> {
 
     fn mark_dedup(&mut self, mos: &Tree, name: &str, object: u64, usage: &mut Usage) {
         usage.mark(object, "deduplication table");
-        if name.contains("-zap-") || name.contains("-log-") {
+        if name.contains("-zap-") {
             return;
         }
         // A table of the newer kind is a ZAP of further objects.
         for (key, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
             if key.starts_with("DDT-") {
                 usage.mark(inner, "deduplication table part");
+            }
+        }
+    }
+
+    /// Reads how often deduplicated blocks are referenced.
+    fn read_dedup_tables(&mut self, mos: &Tree, directory: &Zap) {
+        for (name, object) in directory.pairs() {
+            if !name.starts_with("DDT-") || name == "DDT-statistics" {
+                continue;
+            }
+            if name.contains("-zap-") {
+                self.read_dedup_entries(mos, &name, object, false);
+                continue;
+            }
+            for (key, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
+                if key.contains("-zap-") {
+                    self.read_dedup_entries(mos, &key, inner, true);
+                } else if key.contains("-log-") {
+                    let log = mos.objects.get(&inner);
+                    let header = log.and_then(|log| DdtLogHeader::decode(&log.bonus).ok());
+                    self.claims.dedup_logs |= header.is_none_or(|header| header.length > 0);
+                }
+            }
+        }
+    }
+
+    fn read_dedup_entries(&mut self, mos: &Tree, name: &str, object: u64, flat: bool) {
+        let unzle = |packed: &[u8], len: usize| decompress(Algorithm::Zle, packed, len).ok();
+        for value in self
+            .read_zap(mos, object)
+            .iter()
+            .flat_map(|zap| zap.entries.values())
+        {
+            let bytes: Vec<u8> = value
+                .ints
+                .iter()
+                .map(|byte| byte.to_le_bytes()[0])
+                .collect();
+            let Ok(entry) = DdtEntry::unpack(&bytes, flat, unzle) else {
+                let text = format!("{name}: a damaged entry");
+                self.report.error(Kind::Accounting, text);
+                continue;
+            };
+            for variant in entry.variants.iter().filter(|variant| variant.birth != 0) {
+                let [(first, second), ..] = variant.dvas;
+                let dva = Dva::from_words(first, second);
+                let counted = (variant.references, variant.birth);
+                self.claims
+                    .deduplicated
+                    .insert((dva.vdev, dva.offset), counted);
             }
         }
     }

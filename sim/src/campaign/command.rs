@@ -31,6 +31,8 @@ struct Options {
     removals: bool,
     /// Plans in which files are cloned, also beside vdevs that come and go.
     clones: bool,
+    /// Blocks are deduplicated, and the same contents written again and again.
+    dedup: bool,
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
     faults: bool,
@@ -43,6 +45,10 @@ struct Options {
 impl Options {
     fn plan(&self, seed: u64) -> Plan {
         let plan = self.plan_of_files(seed);
+        let plan = match self.dedup {
+            true => plan.with_dedup(),
+            false => plan,
+        };
         match self.clones {
             true => plan.with_clones(),
             false => plan,
@@ -89,6 +95,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         devices: false,
         removals: false,
         clones: false,
+        dedup: false,
         zdb_every: None,
         faults: matches!(command.as_str(), "faults" | "fault"),
         worker: false,
@@ -111,6 +118,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
             "--clones" => options.clones = true,
+            "--dedup" => options.dedup = true,
             "--seeds" => options.seeds = number()?,
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
@@ -277,6 +285,7 @@ fn worker_words(options: &Options) -> Vec<String> {
         ("--devices", options.devices),
         ("--removals", options.removals),
         ("--clones", options.clones),
+        ("--dedup", options.dedup),
     ];
     words.extend(
         flags

@@ -10,6 +10,9 @@ use world::Rng;
 /// Contents stay below this, so that one operation fits one transaction group.
 pub const FILE_BYTES_MAX: u64 = 700 * 1024;
 
+/// Contents that a client repeats.
+const REPEATED_CONTENTS: u64 = 9;
+
 /// What a filling client writes at once.
 const FILL_BYTES: u64 = 400 * 1024;
 
@@ -34,6 +37,8 @@ pub enum Style {
     Sync,
     /// Files are cloned, whole and in parts, and what they were cloned from is rewritten and removed.
     Clone,
+    /// The same few contents are written again and again, to many files and over each other.
+    Repeat,
 }
 
 /// One step of a client. Paths are relative to its own directory, parts joined by `/`.
@@ -669,6 +674,9 @@ impl Tree {
             Style::Clone if draw < 80 => {
                 *rng.choose(&[100, 100, 100, 100, 0, 0, 14, 43, 48, 51, 89, 92])
             }
+            Style::Repeat if draw < 80 => {
+                *rng.choose(&[14, 14, 14, 14, 14, 14, 0, 0, 43, 48, 51, 89, 92])
+            }
             Style::Fill if draw < 80 => *rng.choose(&[0, 0, 14, 14, 14, 14, 14, 14, 14, 51]),
             _ => draw,
         };
@@ -687,6 +695,17 @@ impl Tree {
                         len: FILL_BYTES,
                         fill,
                         stable: false,
+                    });
+                }
+                if style == Style::Repeat {
+                    let len = 1 << rng.between(12, 17);
+                    let offset = rng.below(FILE_BYTES_MAX / len) * len;
+                    return Some(Op::Write {
+                        path,
+                        offset,
+                        len,
+                        fill: 1 + fill % REPEATED_CONTENTS,
+                        stable: rng.below(4) == 0,
                     });
                 }
                 if style == Style::Sync {

@@ -140,6 +140,8 @@ pub struct Plan {
     pub with_devices: bool,
     /// The administrator mostly has vdevs with data leave, which takes many small steps.
     pub with_removals: bool,
+    /// New tables of deduplicated blocks have the fast form.
+    pub fast_dedup: bool,
 }
 
 /// Adds `logbias=throughput` to every third seed. Drawn apart, so that all other choices of a seed stay what they were.
@@ -243,6 +245,7 @@ impl Plan {
             with_cache: false,
             with_devices: false,
             with_removals: false,
+            fast_dedup: false,
         }
     }
 
@@ -272,6 +275,7 @@ impl Plan {
             with_cache: false,
             with_devices: false,
             with_removals: false,
+            fast_dedup: false,
         }
     }
 
@@ -378,6 +382,30 @@ impl Plan {
             rounds: self.rounds.max(2),
             operations: self.operations.clamp(40, 120),
             styles: vec![Style::Clone; self.clients],
+            ..self
+        }
+    }
+
+    /// The same with deduplication, and files that are written with the same few contents all the time.
+    #[must_use]
+    pub fn with_dedup(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x4445_4455);
+        let apart = ["recordsize", "dedup", "compression"];
+        self.settings
+            .retain(|(name, _)| !apart.contains(&name.as_str()));
+        let dedup = *rng.choose(&["on", "on", "verify", "sha512", "skein", "edonr,verify"]);
+        for (name, value) in [
+            ("dedup", dedup),
+            ("recordsize", *rng.choose(&["4K", "8K", "16K", "128K"])),
+            ("compression", *rng.choose(&["lz4", "off"])),
+        ] {
+            self.settings.push((name.to_owned(), value.to_owned()));
+        }
+        Self {
+            rounds: self.rounds.max(2),
+            operations: self.operations.clamp(40, 120),
+            styles: vec![Style::Repeat; self.clients],
+            fast_dedup: rng.coin(),
             ..self
         }
     }
@@ -793,6 +821,10 @@ pub(crate) fn create(
                 false => Vec::new(),
             },
             force: plan.cut_at_create,
+            properties: match plan.fast_dedup {
+                true => vec![("feature@fast_dedup".to_owned(), "enabled".to_owned())],
+                false => Vec::new(),
+            },
             host: identity(),
             ..PoolSpec::default()
         };

@@ -85,5 +85,6 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         with_cache: false,
         with_devices: false,
         with_removals: false,
+        fast_dedup: false,
     }
 }

@@ -18,7 +18,8 @@ use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use range_tree::{Mismatch, RangeTree};
 use vdev::TopInfo;
 use zio::{
-    BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, Share, Sharing, ZioError,
+    BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, Share,
+    Sharing, ZioError,
 };
 
 use crate::PoolError;
@@ -136,11 +137,7 @@ impl SpaceMaps {
     }
 
     /// Takes over the tables of shared blocks found at import.
-    pub(crate) fn set_tables(
-        &self,
-        dedup: DedupTables,
-        clones: BlockReferenceTables,
-    ) {
+    pub(crate) fn set_tables(&self, dedup: DedupTables, clones: BlockReferenceTables) {
         *self.dedup.borrow_mut() = Some(Rc::new(dedup));
         *self.clones.borrow_mut() = Some(Rc::new(clones));
     }
