@@ -72,12 +72,12 @@ pub use ondisk::feature::Feature;
 /// The form of events.
 pub use ondisk::{NvList, NvValue};
 pub use pool::{
-    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DeviceLabel, Discovery,
-    DraidSpec, EventLog, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
+    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DedupStatistics, DeviceLabel,
+    Discovery, DraidSpec, EventLog, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
     ImportPolicy, IoTotals, LeafActivity, LeafActivityRequest, LeafActivityState,
     LeafActivityStatus, MultihostTuning, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus,
-    RebuildState, RebuildStatus, RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning, Rewind,
-    Rewound, ScanRefusal, ScanStatus, SplitSpec, StatusReason, TopShape, Tuning, VdevSpec,
+    Prune, RebuildState, RebuildStatus, RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning,
+    Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec, StatusReason, TopShape, Tuning, VdevSpec,
     VdevStatus, ashift_for, cache_file_devices, cache_file_with, capacity, supported_features,
 };
 /// Pool properties: their table and the forms of their values.

@@ -249,6 +249,31 @@ impl PoolHandle {
         })
     }
 
+    /// Takes entries of blocks with one reference out of the deduplication tables of the fast form. Durable on return. Returns
+    /// how many.
+    ///
+    /// # Errors
+    /// The pool cannot be written, or the tables not be read.
+    pub fn prune_dedup(&self, which: pool::Prune) -> Request<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(
+                move |context| async move { Ok(context.pool.prune_dedup(which).await?) },
+            )
+            .await
+        })
+    }
+
+    /// Reads the deduplication tables into the cache.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub fn prefetch_dedup(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(|context| async move { Ok(context.pool.prefetch_dedup().await?) })
+                .await
+        })
+    }
+
     /// Takes a spare, a cache device or a log vdev out of the pool for good; begins to evacuate a vdev that holds data, which
     /// goes when that is done.
     ///

@@ -151,6 +151,17 @@ impl PoolHandle {
         })
     }
 
+    /// Returns what the deduplication tables hold.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`], or reading the pool failed.
+    pub fn dedup_statistics(&self) -> Request<'_, Result<pool::DedupStatistics, EngineError>> {
+        Box::pin(async move {
+            self.query(|context| async move { Ok(context.pool.dedup_statistics().await?) })
+                .await
+        })
+    }
+
     /// Returns the file that remembers the pool (property `cachefile`), when that is not the usual one, and what it is to
     /// say of it (see [`crate::cache_file_with`]).
     ///

@@ -154,6 +154,7 @@ pub const RULES: &[Rule] = {
                 "attach",
                 "checkpoint",
                 "create",
+                "ddtprune",
                 "destroy",
                 "detach",
                 "export",
@@ -174,7 +175,7 @@ pub const RULES: &[Rule] = {
                 "wait",
             ],
         ),
-        rule("zpool", None, Shows, Refused, &["ddtprune", "prefetch"]),
+        rule("zpool", OPERATOR, Shows, Refused, &["prefetch"]),
         rule(
             "sanbox",
             VIEWER,

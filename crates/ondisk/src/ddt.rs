@@ -45,6 +45,14 @@ impl DdtKey {
         Self(std::array::from_fn(|i| u64_at(buf, at + 8 * i)))
     }
 
+    /// Decodes a key of a ZAP, whose words are big-endian; `None` for one of another length.
+    #[must_use]
+    pub fn from_be_bytes(name: &[u8]) -> Option<Self> {
+        let words: [u8; Self::SIZE] = name.try_into().ok()?;
+        let (words, _) = words.as_chunks::<8>();
+        Some(Self(std::array::from_fn(|i| u64::from_be_bytes(words[i]))))
+    }
+
     /// The block's checksum.
     #[must_use]
     pub fn checksum(&self) -> [u64; 4] {
@@ -250,6 +258,20 @@ impl DdtHistogram {
             } else {
                 total.wrapping_sub(*sum)
             };
+        }
+    }
+
+    /// Returns the sums of [`DdtHistogram::change`] of the blocks with 1 reference, with 2 and 3, with 4 to 7 and so on.
+    #[must_use]
+    pub fn rows(&self) -> &[[u64; 8]; 64] {
+        &self.0
+    }
+
+    /// Adds the sums of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        let theirs = other.0.as_flattened();
+        for (total, sum) in self.0.as_flattened_mut().iter_mut().zip(theirs) {
+            *total = total.wrapping_add(*sum);
         }
     }
 

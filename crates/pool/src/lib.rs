@@ -57,6 +57,7 @@ mod sync;
 pub use cachefile::{cache_file_devices, cache_file_with};
 pub use capacity::{Capacity, capacity};
 pub use create::{check_spec, plan_root_key};
+pub use ddt::{DedupStatistics, Prune};
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
 pub use error_log::DamagedObject;

@@ -329,6 +329,7 @@ impl ImportedPool {
             self.merge_log_space_maps(txg, tx).await?;
         }
         self.sync_removal(txg, tx).await?;
+        self.check_dedup_quota().await?;
         for last in self.space().merge_dedup_logs(tx).await? {
             self.store().free(txg, &last).await?;
         }

@@ -5,6 +5,7 @@ mod add;
 mod checkpoint;
 mod compatibility;
 mod create;
+mod dedup;
 mod devices;
 mod draid;
 mod events;
@@ -21,7 +22,6 @@ mod replication;
 mod scan;
 mod split;
 mod status;
-mod unsupported;
 mod upgrade;
 mod wait;
 
@@ -53,7 +53,7 @@ pub(crate) const TABLE: Table = &[
     &[entry!(labelclear::LABELCLEAR, labelclear::run)],
     &[
         entry!(checkpoint::CHECKPOINT, checkpoint::run),
-        entry!(unsupported::PREFETCH),
+        entry!(dedup::PREFETCH, dedup::prefetch),
     ],
     &[
         entry!(list::LIST, list::run),
@@ -94,7 +94,7 @@ pub(crate) const TABLE: Table = &[
         entry!(history::SYNC, history::sync),
     ],
     &[entry!(wait::WAIT, wait::run)],
-    &[entry!(unsupported::DDTPRUNE)],
+    &[entry!(dedup::DDTPRUNE, dedup::prune)],
 ];
 
 /// Runs a `zpool` command.

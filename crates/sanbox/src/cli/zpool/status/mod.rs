@@ -6,10 +6,9 @@ mod model;
 mod text;
 
 use engine::PoolHandle;
-use engine::pool_property::PropertyValue;
 use serde_json::Map;
 
-use super::{NO_SCRIPTS, NameStyle, Stamp, Subject, repeat, subjects};
+use super::{NO_SCRIPTS, NameStyle, Stamp, Subject, dedup, repeat, subjects};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 use json::pool_json;
@@ -145,20 +144,13 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
 }
 
-/// Prints what `-D` asks for. The tables of pools that were deduplicated elsewhere are kept right, but not described.
-// OpenZFS: cmd/zpool/zpool_main.c, print_dedup_stats
-async fn dedup_text(session: &Session, pool: &PoolHandle) {
-    let properties = pool.properties().await.unwrap_or_default();
-    let size = properties
-        .iter()
-        .find(|entry| entry.name == "dedup_table_size");
-    match size.map(|entry| &entry.value) {
-        Some(PropertyValue::Number(0)) => session.out.text("\n dedup: no DDT entries\n"),
-        _ => session.out.error(format!(
-            "zpool status -D: the deduplication tables of '{}' cannot be described by this version of sanbox yet; their size is the property \
-             dedup_table_size",
-            pool.name()
-        )),
+/// Prints what `-D` asks for.
+async fn dedup_text(session: &Session, pool: &PoolHandle, exact: bool) {
+    match pool.dedup_statistics().await {
+        Ok(statistics) => session.out.text(dedup::statistics_text(&statistics, exact)),
+        Err(error) => session
+            .out
+            .error(format!("zpool status -D: {}: {error}", pool.name())),
     }
 }
 
@@ -207,7 +199,7 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
         if options.dedup
             && let Subject::Open(pool) = pool
         {
-            dedup_text(session, pool).await;
+            dedup_text(session, pool, options.exact).await;
         }
     }
     if options.json {

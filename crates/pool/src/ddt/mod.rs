@@ -11,9 +11,15 @@
 //!             DDT-sha256 -> { version, flags, DDT-log-sha256-{0,1}, DDT-sha256-zap-... }    (fast form)
 //! ```
 //! The entries' own layout is `ondisk::ddt`'s.
+//! What reads the tables at import is in `open`, what is told of them in `statistics`, what limits them in `prune`.
+//!
 //! Guarantees: a table on disk counts exactly the references that exist at the end of each txg. Does not know which
 //! block pointers refer to a block.
 // OpenZFS: module/zfs/ddt.c, ddt_zap.c, ddt_log.c, ddt_stats.c; docs/format/05-space.md section 6
+
+mod open;
+mod prune;
+mod statistics;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,13 +28,14 @@ use std::rc::Rc;
 use codec::compress::{Algorithm, compress, decompress};
 use dmu::{Objset, Tx, zap};
 use dsl::Features;
-use ondisk::bytes::index;
-use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys};
+use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
 use ondisk::{BlockPointer, ChecksumKind, Dva, NewBlock, ObjectId, ObjectType, Txg};
 use vdev::Tree;
 use zap::ZapValue;
 use zio::Sharing;
 
+pub use self::prune::Prune;
+pub use self::statistics::DedupStatistics;
 use crate::PoolError;
 use crate::objects::DIRECTORY;
 use crate::pool::unix_time;
@@ -87,6 +94,8 @@ pub(crate) struct DedupTables {
     tables: RefCell<BTreeMap<u8, Rc<DedupTable>>>,
     /// Deflated bytes of all blocks: as referenced, as stored.
     bytes: Cell<(u64, u64)>,
+    /// The tables have reached their quota: they get no new entries.
+    full: Cell<bool>,
 }
 
 impl DedupTables {
@@ -99,27 +108,8 @@ impl DedupTables {
             fast: Cell::new(fast),
             tables: RefCell::default(),
             bytes: Cell::new((0, 0)),
+            full: Cell::new(false),
         }
-    }
-
-    /// Reads what the tables are.
-    ///
-    /// # Errors
-    /// `Corrupt` for what is not a table; `Unsupported` forms are corrupt as well, by name.
-    pub(crate) async fn open(mos: &Objset, tree: &Tree, fast: bool) -> Result<Self, PoolError> {
-        let found = Self::new(mos, tree, fast);
-        let Some(statistics) = zap::lookup_u64(mos, DIRECTORY, STATISTICS).await? else {
-            return Ok(found);
-        };
-        found.statistics.set(Some(ObjectId(statistics)));
-        for (kind, name) in CHECKSUMS {
-            let opened = found.open_table(kind, name, ObjectId(statistics)).await?;
-            if let Some(table) = opened {
-                found.tables.borrow_mut().insert(kind.0, Rc::new(table));
-            }
-        }
-        found.count_bytes();
-        Ok(found)
     }
 
     /// Takes note that the feature `fast_dedup` was enabled.
@@ -127,132 +117,9 @@ impl DedupTables {
         self.fast.set(fast);
     }
 
-    async fn open_table(
-        &self,
-        kind: ChecksumKind,
-        name: &'static str,
-        statistics: ObjectId,
-    ) -> Result<Option<DedupTable>, PoolError> {
-        let mos = &self.mos;
-        let bad = || PoolError::Corrupt(format!("the deduplication table of {name}"));
-        let own = zap::lookup_u64(mos, DIRECTORY, format!("DDT-{name}")).await?;
-        let directory = own.map_or(DIRECTORY, ObjectId);
-        if own.is_some() {
-            let version = zap::lookup_u64(mos, directory, "version").await?;
-            let flags = zap::lookup_u64(mos, directory, "flags").await?;
-            if (version, flags) != (Some(FAST_VERSION), Some(FAST_FLAGS)) {
-                return Err(bad());
-            }
-        }
-        let mut objects = [None; 3];
-        let mut histograms = <[DdtHistogram; 3]>::default();
-        for (class, text) in CLASSES.iter().enumerate() {
-            let key = format!("DDT-{name}-zap-{text}");
-            let Some(object) = zap::lookup_u64(mos, directory, &key).await? else {
-                continue;
-            };
-            objects[class] = Some(ObjectId(object));
-            if let Some(ZapValue::U64(words)) = zap::lookup(mos, statistics, &key).await? {
-                histograms[class] = DdtHistogram::from_words(&words).ok_or_else(bad)?;
-            }
-        }
-        if own.is_none() && objects.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let table = DedupTable::new(kind, name, own.is_some());
-        table.directory.set(Some(directory));
-        table.objects.set(objects);
-        table.histograms.replace(histograms);
-        if own.is_some() {
-            self.read_logs(&table, directory).await?;
-        }
-        Ok(Some(table))
-    }
-
-    /// Reads both logs: the one that is being flushed first, so that the active one has the last word.
-    async fn read_logs(&self, table: &DedupTable, directory: ObjectId) -> Result<(), PoolError> {
-        let mos = &self.mos;
-        let mut headers = Vec::new();
-        for n in 0..2 {
-            let key = format!("DDT-log-{}-{n}", table.name);
-            let Some(object) = zap::lookup_u64(mos, directory, key).await? else {
-                continue;
-            };
-            let object = ObjectId(object);
-            let header = DdtLogHeader::decode(&mos.bonus(object).await?.bytes);
-            let header = header.map_err(|_| table.bad("has a log of an unknown form"))?;
-            table.logs.borrow_mut().push(object);
-            headers.push((object, header));
-        }
-        headers.sort_by_key(|(_, header)| !header.is_flushing);
-        for (object, header) in headers {
-            self.read_log(table, object, &header).await?;
-        }
-        Ok(())
-    }
-
-    async fn read_log(
-        &self,
-        table: &DedupTable,
-        log: ObjectId,
-        header: &DdtLogHeader,
-    ) -> Result<(), PoolError> {
-        let length = header.length;
-        let info = self.mos.object_info(log).await?;
-        let block = u64::from(info.block_size);
-        let room = block.saturating_mul(info.max_block_id.saturating_add(1));
-        if length > room || length > LOG_BYTES_MAX {
-            return Err(table.bad("has a log of an impossible length"));
-        }
-        let damaged = || table.bad("has a damaged log");
-        let mut at = 0;
-        while at < length {
-            let bytes = self.mos.read(log, at, index(block)).await?;
-            let mut rest = &bytes[..];
-            while let Some((record, len)) =
-                DdtLogRecord::decode(rest, table.flat).map_err(|_| damaged())?
-            {
-                let class = record.class.map(index);
-                if class.is_some_and(|class| class >= CLASSES.len()) {
-                    return Err(table.bad("has a log with an unknown class"));
-                }
-                // Up to the checkpoint, entries of the log being flushed are in the objects already.
-                if header.checkpoint.is_none_or(|done| record.key > done) {
-                    let mut logged = table.logged.borrow_mut();
-                    logged.insert(record.key, (class, record.entry));
-                }
-                rest = &rest[len..];
-            }
-            at += block;
-        }
-        Ok(())
-    }
-
-    /// Returns the bytes (deflated) that references beyond each block's first would take.
-    pub(crate) fn saved_bytes(&self) -> u64 {
-        let (referenced, stored) = self.bytes.get();
-        referenced.saturating_sub(stored)
-    }
-
-    /// Returns how many times, in hundredths, the references would take what is stored (`dedupratio`).
-    // OpenZFS: module/zfs/ddt_stats.c, ddt_get_pool_dedup_ratio
-    pub(crate) fn ratio_percent(&self) -> u64 {
-        let (referenced, stored) = self.bytes.get();
-        let ratio = (u128::from(referenced) * 100).checked_div(u128::from(stored));
-        ratio.map_or(100, |ratio| u64::try_from(ratio).unwrap_or(u64::MAX))
-    }
-
-    /// Returns the bytes the tables themselves take (`dedup_table_size`).
-    pub(crate) async fn table_bytes(&self) -> Result<u64, PoolError> {
-        let mut sum = 0_u64;
-        for table in self.all() {
-            let logs = table.logs.borrow().clone();
-            for object in table.objects.get().into_iter().flatten().chain(logs) {
-                let info = self.mos.object_info(object).await?;
-                sum = sum.saturating_add(info.used_bytes);
-            }
-        }
-        Ok(sum)
+    /// Takes note whether the tables may get new entries.
+    pub(crate) fn set_full(&self, full: bool) {
+        self.full.set(full);
     }
 
     /// Whether a table may count this block's references.
@@ -315,14 +182,18 @@ impl DedupTables {
             return Ok(Sharing::Refused);
         };
         let key = DdtKey::of(wanted);
+        let unknown = match self.full.get() {
+            true => Sharing::Refused,
+            false => Sharing::New,
+        };
         if !self.load(&table, &key).await? {
-            return Ok(Sharing::New);
+            return Ok(unknown);
         }
         let mut changed = table.changed.borrow_mut();
         let now = &mut changed.get_mut(&key).expect("it was just put there").now;
         let variant = &mut now.variants[table.variant_of(copies)];
         if variant.birth == 0 {
-            return Ok(Sharing::New);
+            return Ok(unknown);
         }
         let dvas = places(&key, variant);
         let stored = dvas.iter().filter(|dva| dva.is_present()).count();
@@ -641,50 +512,6 @@ impl DedupTables {
 
     fn all(&self) -> Vec<Rc<DedupTable>> {
         self.tables.borrow().values().cloned().collect()
-    }
-
-    fn count_bytes(&self) {
-        let mut all = (0_u64, 0_u64);
-        let mut add = |referenced: u64, stored: u64| {
-            all = (
-                all.0.saturating_add(referenced),
-                all.1.saturating_add(stored),
-            );
-        };
-        for table in self.all() {
-            for histogram in table.histograms.borrow().iter() {
-                let (referenced, stored) = histogram.bytes();
-                add(referenced, stored);
-            }
-            for (key, (_, entry)) in table.logged.borrow().iter() {
-                let sums = self.sums(key, entry);
-                add(sums[7], sums[3]);
-            }
-        }
-        self.bytes.set(all);
-    }
-
-    /// The eight sums an entry adds to its histogram's bucket: blocks, logical, physical and deflated bytes; the same
-    /// times the references.
-    fn sums(&self, key: &DdtKey, entry: &DdtEntry) -> [u64; 8] {
-        let (lsize, psize) = key.sizes();
-        let mut sums = [0_u64; 8];
-        for variant in entry.variants.iter().filter(|v| v.birth != 0) {
-            let mut dsize = 0;
-            for dva in places(key, variant) {
-                if dva.is_present() {
-                    dsize += (dva.asize >> 9) * self.tree.deflate_ratio(dva.vdev).unwrap_or(512);
-                }
-            }
-            let n = variant.references;
-            for (sum, part) in sums.iter_mut().zip([1, lsize, psize, dsize]) {
-                *sum = sum.wrapping_add(part);
-            }
-            for (sum, part) in sums[4..].iter_mut().zip([1, lsize, psize, dsize]) {
-                *sum = sum.wrapping_add(part.wrapping_mul(n));
-            }
-        }
-        sums
     }
 }
 
