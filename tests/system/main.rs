@@ -12,6 +12,7 @@ mod console;
 mod console_keys;
 mod crossing;
 mod daemon;
+mod dedup;
 mod draid;
 mod encrypted;
 mod encrypted_changes;

@@ -21,8 +21,9 @@ pub enum Support {
 }
 
 /// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
-/// implemented here, and `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
-/// while blocks are cloned, 2.1 can import the pool read-only.  An enabled feature may be activated by
+/// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes; and
+/// `fast_dedup` of 2.3, whose tables are smaller.  While blocks are cloned, 2.1 can import the pool
+/// read-only, and so can 2.2 while blocks are deduplicated.  An enabled feature may be activated by
 /// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
     "async_destroy",
@@ -56,6 +57,7 @@ const DEFAULT: &[&str] = &[
     "redaction_bookmarks",
     "redacted_datasets",
     "block_cloning",
+    "fast_dedup",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.

@@ -135,7 +135,11 @@ fn parse_native(
         PoolProperty::DedupTableQuota => match value {
             "auto" => Ok(store(u64::MAX)),
             "none" => Ok(store(0)),
-            _ => Ok(store(parse_number(value)?)),
+            _ => {
+                let bytes = dsl::property::parse_number(value);
+                let bytes = bytes.map_err(|_| bad(format!("bad numeric value '{value}'")))?;
+                Ok(store(bytes))
+            }
         },
         _ => match info.kind {
             PropertyKind::Index(_) => {

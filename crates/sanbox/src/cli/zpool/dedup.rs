@@ -146,8 +146,8 @@ pub(super) fn statistics_text(statistics: &DedupStatistics, exact: bool) -> Stri
     );
     let rule = "______________________________";
     text.push_str(&format!(
-        "bucket   {:^30}{:^31}\n______   {rule}   {rule}\n",
-        "           allocated             ", "          referenced          "
+        "bucket   {:33}{:30}\n______   {rule}   {rule}\n",
+        "           allocated", "          referenced"
     ));
     let names = [
         "blocks", "LSIZE", "PSIZE", "DSIZE", "blocks", "LSIZE", "PSIZE", "DSIZE",
