@@ -111,7 +111,8 @@ fn clones_of_an_encrypted_file_system_share_blocks() {
     let Some(mut place) = served("") else { return };
     let made = place.run(
         "head -c 32 /dev/urandom > key; zfs create -o encryption=on -o keyformat=raw -o keylocation=file://$PWD/key -o dedup=on \
-         -o recordsize=16k tank/s && for n in 1 2 3; do cp --reflink=never both m/s/$n; done; zfs snapshot tank/s@a; zfs clone -o dedup=on -o recordsize=16k tank/s@a tank/t; \
+         -o recordsize=16k tank/s && for n in 1 2 3; do cp --reflink=never both m/s/$n; done; zfs snapshot tank/s@a; zfs clone \
+         -o dedup=on -o recordsize=16k tank/s@a tank/t; \
          for n in 4 5; do cp --reflink=never both m/t/$n; done; zpool sync tank",
     );
     assert_eq!(made, "");

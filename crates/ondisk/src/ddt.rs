@@ -48,9 +48,7 @@ impl DdtKey {
     /// Decodes a key of a ZAP, whose words are big-endian; `None` for one of another length.
     #[must_use]
     pub fn from_be_bytes(name: &[u8]) -> Option<Self> {
-        let words: [u8; Self::SIZE] = name.try_into().ok()?;
-        let (words, _) = words.as_chunks::<8>();
-        Some(Self(std::array::from_fn(|i| u64::from_be_bytes(words[i]))))
+        (name.len() == Self::SIZE).then(|| Self(Self::at(name, 0).0.map(u64::swap_bytes)))
     }
 
     /// The block's checksum.

@@ -12,34 +12,14 @@
 
 use ondisk::{BlockPointer, Txg};
 use runtime::IoBuf;
-use runtime::sync::{Mutex, Permit};
+use runtime::sync::Permit;
 
 use crate::alloc::Sharing;
-use crate::checks::{self, to_usize};
+use crate::checks;
 use crate::store::BlockStore;
 use crate::types::Dedup;
 use crate::write::{PreparedBlock, pointer_of};
 use crate::{Protection, ReadProps, WriteProps, ZioError};
-
-/// Equal blocks take turns; so do unequal ones whose checksums agree in the bits that choose one of these.
-const TURNS: usize = 256;
-const _: () = assert!(TURNS.is_power_of_two());
-
-/// The turns of equal blocks, by checksum.
-pub(crate) struct Turns(Vec<Mutex<()>>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        let turn = || Mutex::new("the write of an equal block", ());
-        Self(std::iter::repeat_with(turn).take(TURNS).collect())
-    }
-}
-
-impl Turns {
-    fn of(&self, checksum: &[u64; 4]) -> &Mutex<()> {
-        &self.0[to_usize(checksum[0]) % TURNS]
-    }
-}
 
 impl BlockStore {
     /// Stores a prepared block, or refers to an equal one. `data` are the logical bytes, compared where that is asked for.

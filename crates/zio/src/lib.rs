@@ -18,6 +18,7 @@ mod checkpoint;
 mod checks;
 mod crypt;
 mod dedup;
+mod dedup_turns;
 mod embedded;
 mod error;
 mod heal;

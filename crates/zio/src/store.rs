@@ -13,7 +13,7 @@ use vdev::{IoClass, Tree};
 use crate::alloc::{Allocator, Sizes};
 use crate::checkpoint::CheckpointFrees;
 use crate::checks;
-use crate::dedup::Turns;
+use crate::dedup_turns::Turns;
 use crate::embedded::Embedded;
 use crate::error::corrupt;
 use crate::pending_references::PendingReferences;

@@ -11,15 +11,15 @@
 //!             DDT-sha256 -> { version, flags, DDT-log-sha256-{0,1}, DDT-sha256-zap-... }    (fast form)
 //! ```
 //! The entries' own layout is `ondisk::ddt`'s.
-//! What reads the tables at import is in `open`, what is told of them in `statistics`, what limits them in `prune`.
+//! What reads the tables at import is in `open`, what is told of them in `statistics`, how they are made smaller in `prune`.
 //!
 //! Guarantees: a table on disk counts exactly the references that exist at the end of each txg. Does not know which
 //! block pointers refer to a block.
 // OpenZFS: module/zfs/ddt.c, ddt_zap.c, ddt_log.c, ddt_stats.c; docs/format/05-space.md section 6
 
 mod open;
-mod prune;
-mod statistics;
+pub(crate) mod prune;
+pub(crate) mod statistics;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,11 +34,8 @@ use vdev::Tree;
 use zap::ZapValue;
 use zio::Sharing;
 
-pub use self::prune::Prune;
-pub use self::statistics::DedupStatistics;
 use crate::PoolError;
 use crate::objects::DIRECTORY;
-use crate::pool::unix_time;
 
 const STATISTICS: &str = "DDT-statistics";
 const CHECKSUMS: [(ChecksumKind, &str); 5] = [
@@ -214,7 +211,7 @@ impl DedupTables {
         let table = self.table_of(bp.checksum_kind());
         let table = table.expect("a block is written to be shared where there can be a table");
         let copies = u8::try_from(bp.copies().count()).unwrap_or(3);
-        let now = unix_time(&self.mos.services().handle);
+        let now = u64::try_from(self.mos.services().handle.wall_clock().seconds).unwrap_or(0);
         let mut changed = table.changed.borrow_mut();
         let entry = changed
             .entry(DdtKey::of(bp))

@@ -1,20 +1,17 @@
-//! What limits the tables: their quota, and taking out entries of blocks that have one reference.
+//! Taking out entries of blocks that have one reference.
 //!
 //! A block whose entry was taken out is a block like any other: freed with its pointer, not found by equal ones that are
 //! written later.
-// OpenZFS: module/zfs/ddt.c, ddt_prune_unique_entries and ddt_over_quota
+// OpenZFS: module/zfs/ddt.c, ddt_prune_unique_entries
 
 use std::rc::Rc;
 
 use dmu::{Tx, zap};
-use ondisk::bytes::index;
 use ondisk::ddt::{DdtEntry, DdtKey};
-use vdev::AllocationBias;
 use zap::ZapValue;
 
 use super::{DedupTable, DedupTables, UNIQUE, unpack};
 use crate::PoolError;
-use crate::pool::{ImportedPool, Pool, unix_time};
 
 /// Entries looked at in one transaction group.
 const ENTRIES_A_TXG: usize = 50_000;
@@ -22,12 +19,6 @@ const ENTRIES_A_TXG: usize = 50_000;
 const ENTRIES_AT_ONCE: usize = 1024;
 /// An hour in seconds: ages are counted in powers of two of it.
 const HOUR: u64 = 3600;
-/// Bytes of a table that are read into the cache at once.
-const PREFETCH_BYTES: u64 = 1 << 20;
-/// Percent of the vdevs for tables that they may fill under an automatic quota.
-// OpenZFS: module/zfs/ddt.c, zfs_dedup_... (ddt_special_over_quota: 85 %)
-const CLASS_FULL_PERCENT: u64 = 85;
-
 /// Which entries of unique blocks are taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prune {
@@ -39,131 +30,24 @@ pub enum Prune {
 
 /// Where a walk over the entries of unique blocks is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Position {
+pub(crate) struct Position {
     table: usize,
     cookie: u64,
 }
 
-impl Pool {
-    /// Takes entries of blocks with one reference out of the deduplication tables of the fast form (`zpool ddtprune`), in
-    /// steps of a transaction group each. Durable on return. Returns how many.
-    ///
-    /// # Errors
-    /// `ReadOnly`, `Suspended`, `Closed`, those of reading.
-    pub async fn prune_dedup(&self, which: Prune) -> Result<u64, PoolError> {
-        let imported = &self.0;
-        imported.writable()?;
-        let Some(tables) = imported.space().dedup() else {
-            return Ok(0);
-        };
-        let now = unix_time(imported.handle());
-        let age = match which {
-            Prune::Age(seconds) => Some(seconds),
-            Prune::Percent(percent) => tables.age_of_oldest(percent, now).await?,
-        };
-        let Some(cutoff) = age.map(|age| now.saturating_sub(age)) else {
-            return Ok(0);
-        };
-        let pruned = Rc::new(std::cell::Cell::new(0));
-        let at = Rc::new(std::cell::Cell::new(Some(Position::default())));
-        while at.get().is_some() {
-            let (tables, pruned, at) = (Rc::clone(&tables), Rc::clone(&pruned), Rc::clone(&at));
-            let step = async move |_: Rc<ImportedPool>, tx: Rc<Tx>| {
-                let from = at.get().unwrap_or_default();
-                let (next, count) = tables.prune_some(from, cutoff, &tx).await?;
-                at.set(next);
-                pruned.set(pruned.get() + count);
-                Ok(())
-            };
-            imported.run_in_sync(step).await?;
-        }
-        Ok(pruned.get())
-    }
-
-    /// Reads the deduplication tables into the cache (`zpool prefetch -t ddt`). What does not fit is pushed out again.
-    ///
-    /// # Errors
-    /// Those of reading.
-    pub async fn prefetch_dedup(&self) -> Result<(), PoolError> {
-        let Some(tables) = self.0.space().dedup() else {
-            return Ok(());
-        };
-        let mos = self.0.mos();
-        for table in tables.all() {
-            for object in table.objects.get().into_iter().flatten() {
-                let info = mos.object_info(object).await?;
-                let block = u64::from(info.block_size);
-                let end = block.saturating_mul(info.max_block_id.saturating_add(1));
-                let mut at = 0;
-                while at < end {
-                    let len = PREFETCH_BYTES.min(end - at);
-                    mos.read(object, at, index(len)).await?;
-                    at += len;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns what the deduplication tables hold.
-    ///
-    /// # Errors
-    /// Those of reading.
-    pub async fn dedup_statistics(&self) -> Result<super::DedupStatistics, PoolError> {
-        match self.0.space().dedup() {
-            Some(tables) => tables.statistics().await,
-            None => Ok(super::DedupStatistics::default()),
-        }
-    }
-}
-
-impl ImportedPool {
-    /// Finds out whether the tables may get new entries in the txg that begins to sync.
-    pub(crate) async fn check_dedup_quota(&self) -> Result<(), PoolError> {
-        let Some(tables) = self.space().dedup().filter(|tables| tables.is_used()) else {
-            return Ok(());
-        };
-        let quota = match self.properties.number("dedup_table_quota") {
-            Some(0) => None,
-            None | Some(u64::MAX) => self.bytes_for_dedup(),
-            Some(quota) => Some(quota),
-        };
-        let full = match quota {
-            Some(quota) => tables.table_bytes().await? > quota,
-            None => false,
-        };
-        tables.set_full(full);
-        Ok(())
-    }
-
-    /// What vdevs that were added for tables leave them; `None` in a pool without such vdevs.
-    fn bytes_for_dedup(&self) -> Option<u64> {
-        let tops = self.tree().config().tops;
-        let biased = [AllocationBias::Dedup, AllocationBias::Special];
-        let bias = biased
-            .into_iter()
-            .find(|bias| tops.iter().any(|top| top.bias == *bias))?;
-        let infos = self.tree().tops();
-        let of_class = infos.iter().filter(|info| {
-            tops.iter()
-                .any(|top| top.id == u64::from(info.id) && top.bias == bias)
-        });
-        let bytes = of_class.fold(0_u64, |sum, info| {
-            sum.saturating_add(info.metaslab_count << info.metaslab_shift)
-        });
-        Some(bytes / 100 * CLASS_FULL_PERCENT)
-    }
-}
-
 impl DedupTables {
     /// Whether there are tables.
-    fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         !self.tables.borrow().is_empty()
     }
 
     /// The age in seconds of the youngest entry of a unique block that is among the `percent` oldest in a hundred, to a power
     /// of two of hours; `None` when there are none.
-    async fn age_of_oldest(&self, percent: u64, now: u64) -> Result<Option<u64>, PoolError> {
+    pub(crate) async fn age_of_oldest(
+        &self,
+        percent: u64,
+        now: u64,
+    ) -> Result<Option<u64>, PoolError> {
         let mut by_age = [0_u64; 64];
         let mut at = Some(Position::default());
         while let Some(from) = at {
@@ -186,7 +70,7 @@ impl DedupTables {
     }
 
     /// Takes out the entries before `cutoff` (seconds since 1970) among the next ones. Returns where to go on, and how many.
-    async fn prune_some(
+    pub(crate) async fn prune_some(
         &self,
         from: Position,
         cutoff: u64,

@@ -1,10 +1,14 @@
 //! What the tables hold and save, in numbers.
 
 use dmu::zap;
+use ondisk::bytes::index;
 use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey};
 
 use super::{DedupTables, places};
 use crate::PoolError;
+
+/// Bytes of a table that are read into the cache at once.
+const PREFETCH_BYTES: u64 = 1 << 20;
 
 /// What the deduplication tables of a pool hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +49,27 @@ impl DedupTables {
             }
         }
         Ok(sum)
+    }
+
+    /// Reads the tables into the cache. What does not fit is pushed out again.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) async fn prefetch(&self) -> Result<(), PoolError> {
+        for table in self.all() {
+            for object in table.objects.get().into_iter().flatten() {
+                let info = self.mos.object_info(object).await?;
+                let block = u64::from(info.block_size);
+                let end = block.saturating_mul(info.max_block_id.saturating_add(1));
+                let mut at = 0;
+                while at < end {
+                    let len = PREFETCH_BYTES.min(end - at);
+                    self.mos.read(object, at, index(len)).await?;
+                    at += len;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns what the tables hold, all together.
