@@ -291,6 +291,8 @@ pub struct DdtLogHeader {
     pub is_flushing: bool,
     /// Bytes of records.
     pub length: u64,
+    /// Txg of the first record.
+    pub first_txg: u64,
     /// Records up to this key are in the table already.
     pub checkpoint: Option<DdtKey>,
 }
@@ -315,18 +317,33 @@ impl DdtLogHeader {
         Ok(Self {
             is_flushing: word & Self::FLUSHING != 0,
             length: u64_at(buf, 8),
+            first_txg: u64_at(buf, 16),
             checkpoint: (word & Self::CHECKPOINT != 0).then(|| DdtKey::at(buf, 24)),
         })
     }
 
-    /// Makes the log of a bonus an empty one. What is not of its contents stays.
-    pub fn clear(bonus: &mut [u8]) {
-        let word = u64_at(bonus, 0) & !Self::CHECKPOINT;
-        put_u64(bonus, 0, word);
-        put_u64(bonus, 8, 0);
-        if let Some(checkpoint) = bonus.get_mut(24..Self::SIZE) {
-            checkpoint.fill(0);
+    /// Encodes a log's bonus.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bonus = [0; Self::SIZE];
+        let flushing = if self.is_flushing { Self::FLUSHING } else { 0 };
+        let checkpoint = match self.checkpoint {
+            Some(_) => Self::CHECKPOINT,
+            None => 0,
+        };
+        put_u64(&mut bonus, 0, Self::VERSION | flushing | checkpoint);
+        put_u64(&mut bonus, 8, self.length);
+        put_u64(&mut bonus, 16, self.first_txg);
+        for (n, word) in self
+            .checkpoint
+            .unwrap_or_default()
+            .0
+            .into_iter()
+            .enumerate()
+        {
+            put_u64(&mut bonus, 24 + 8 * n, word);
         }
+        bonus
     }
 }
 
@@ -345,6 +362,30 @@ impl DdtLogRecord {
     const ENTRY: u64 = 1;
     /// Storage of an entry that no object has yet, and all above.
     const NOT_STORED: u64 = 1;
+    /// The class of such an entry.
+    const NO_CLASS: u64 = 3;
+    /// Bytes of a record of a table of the fast form.
+    pub const FLAT_SIZE: usize = Self::ENTRY_AT + FLAT_PHYS_BYTES;
+
+    /// Encodes a record of a table of the fast form.
+    #[must_use]
+    pub fn encode_flat(&self) -> [u8; Self::FLAT_SIZE] {
+        let mut record = [0; Self::FLAT_SIZE];
+        let (storage, class) = match self.class {
+            Some(class) => (0, class),
+            None => (Self::NOT_STORED, Self::NO_CLASS),
+        };
+        let word = Self::ENTRY | (Self::FLAT_SIZE as u64) << 8 | storage << 48 | class << 56;
+        put_u64(&mut record, 0, word);
+        for (n, part) in self.key.0.into_iter().enumerate() {
+            put_u64(&mut record, 8 + 8 * n, part);
+        }
+        let entry = self.entry.encode(true);
+        for (to, from) in record.iter_mut().skip(Self::ENTRY_AT).zip(entry) {
+            *to = from;
+        }
+        record
+    }
 
     /// Decodes the record at the start of `buf`, the rest of a block of a log; returns it with its length in bytes, or `None`
     /// where the records of the block end.
@@ -434,14 +475,24 @@ mod tests {
         let header = DdtLogHeader::decode(&bonus).unwrap();
         assert_eq!(header.checkpoint, Some(DdtKey([5, 0, 0, 0, 0])));
         assert!(header.is_flushing && header.length == 4096);
-        DdtLogHeader::clear(&mut bonus);
-        let header = DdtLogHeader::decode(&bonus).unwrap();
-        assert_eq!((header.length, header.checkpoint), (0, None));
+        assert_eq!(header.encode()[..], bonus[..]);
+        let empty = DdtLogHeader {
+            length: 0,
+            checkpoint: None,
+            ..header
+        };
+        assert_eq!(DdtLogHeader::decode(&empty.encode()), Ok(empty));
         let mut record = vec![0; 128];
         put_u64(&mut record, 0, 1 | 120 << 8 | 2 << 56);
         let (decoded, len) = DdtLogRecord::decode(&record, true).unwrap().unwrap();
         assert_eq!((decoded.class, len), (Some(2), 120));
         assert_eq!(DdtLogRecord::decode(&record[len..], true), Ok(None));
+        let unstored = DdtLogRecord {
+            class: None,
+            ..decoded
+        };
+        let again = DdtLogRecord::decode(&unstored.encode_flat(), true);
+        assert_eq!(again, Ok(Some((unstored, 120))));
         put_u64(&mut record, 0, 1 | 119 << 8);
         assert!(DdtLogRecord::decode(&record, true).is_err());
         put_u64(&mut record, 0, 2 | 120 << 8);

@@ -79,7 +79,7 @@ impl Pool {
             enabled("spacemap_v2"),
         ));
         space.set_tables(
-            DedupTables::new(&mos, &tree, enabled("fast_dedup")),
+            DedupTables::new(&mos, &tree, enabled("fast_dedup"), &spec.tuning.dedup),
             BlockReferenceTables::new(&mos, &tree),
         );
         opened.store.activate(SpaceMapSource::of(&space), &[]);

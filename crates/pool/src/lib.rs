@@ -75,8 +75,8 @@ pub use properties::{
 };
 pub use rewind::{Rewind, Rewound};
 pub use spec::{
-    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, RebuildTuning,
-    RemovalTuning, SplitSpec, Tuning, VdevSpec,
+    AddSpec, DedupTuning, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec,
+    RebuildTuning, RemovalTuning, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
     CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafActivityState,

@@ -203,6 +203,24 @@ pub struct Tuning {
     pub removal: RemovalTuning,
     /// See [`RebuildTuning`].
     pub rebuild: RebuildTuning,
+    /// Deduplication tables.
+    pub dedup: DedupTuning,
+}
+
+/// How deduplication tables are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupTuning {
+    /// A table of the fast form with so many entries is written through logs. The blocks of a smaller one are so few that most
+    /// of them change in each txg, whatever waits.
+    pub log_from_entries: u64,
+}
+
+impl Default for DedupTuning {
+    fn default() -> Self {
+        Self {
+            log_from_entries: 100_000,
+        }
+    }
 }
 
 /// Sequential resilvers.

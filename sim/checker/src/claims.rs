@@ -30,8 +30,6 @@ pub(super) struct Claims {
     pub(super) cloned: BTreeMap<(u32, u64), u64>,
     /// References that the tables count of deduplicated blocks, by the place of the first copy and the txg that wrote it.
     pub(super) deduplicated: BTreeMap<(u32, u64), (u64, u64)>,
-    /// The tables have logs, which are not read: references are not counted.
-    pub(super) dedup_logs: bool,
 }
 
 impl Claims {
@@ -101,7 +99,7 @@ impl Claims {
                 let same = what(old) == what(&claim);
                 let counted = self.deduplicated.get(&claim.block);
                 let is_counted = counted.is_some_and(|&(_, birth)| birth == claim.birth);
-                let is_dedup = claim.dedup && old.dedup && (is_counted || self.dedup_logs);
+                let is_dedup = claim.dedup && old.dedup && is_counted;
                 let is_shared = is_dedup || self.cloned.contains_key(&claim.block);
                 old.extra += 1;
                 if !same || !is_shared {
@@ -146,13 +144,6 @@ impl Claims {
 
     /// Compares how often deduplicated blocks are referenced with what their tables count.
     pub(super) fn judge_dedup(&self, report: &mut Report) {
-        if self.dedup_logs {
-            report.note(
-                Kind::NotChecked,
-                "references in logs of deduplication tables",
-            );
-            return;
-        }
         for ((vdev, offset), (count, birth)) in &self.deduplicated {
             let claim = self.places.get(&(*vdev, *offset));
             let found = claim.filter(|claim| claim.birth == *birth && claim.dedup);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use codec::compress::{Algorithm, decompress};
 use ondisk::brt::BrtVdevPhys;
-use ondisk::ddt::{DdtEntry, DdtLogHeader};
+use ondisk::ddt::{DdtEntry, DdtKey, DdtLogHeader, DdtLogRecord};
 use ondisk::dsl::BpobjPhys;
 use ondisk::history::{self, HistoryPhys};
 use ondisk::{BlockPointer, Dva, NvList, bytes};
@@ -253,47 +253,97 @@ impl Checker<'_> {
                 continue;
             }
             if name.contains("-zap-") {
-                self.read_dedup_entries(mos, &name, object, false);
+                let entries = self.dedup_entries(mos, &name, object, false);
+                self.count_dedup(entries.values());
                 continue;
             }
-            for (key, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
+            let parts = self
+                .read_zap(mos, object)
+                .map(|zap| zap.pairs().collect::<Vec<_>>());
+            let mut entries = BTreeMap::new();
+            let mut logs = Vec::new();
+            for (key, inner) in parts.unwrap_or_default() {
                 if key.contains("-zap-") {
-                    self.read_dedup_entries(mos, &key, inner, true);
+                    entries.extend(self.dedup_entries(mos, &key, inner, true));
                 } else if key.contains("-log-") {
-                    let log = mos.objects.get(&inner);
-                    let header = log.and_then(|log| DdtLogHeader::decode(&log.bonus).ok());
-                    self.claims.dedup_logs |= header.is_none_or(|header| header.length > 0);
+                    logs.push(self.dedup_log(mos, &key, inner));
                 }
             }
+            // The log that is not being flushed has the last word.
+            logs.sort_by_key(|(header, _)| !header.is_flushing);
+            for (header, records) in logs {
+                let pending = records.into_iter();
+                entries.extend(
+                    pending.filter(|(key, _)| header.checkpoint.is_none_or(|done| *key > done)),
+                );
+            }
+            self.count_dedup(entries.values());
         }
     }
 
-    fn read_dedup_entries(&mut self, mos: &Tree, name: &str, object: u64, flat: bool) {
+    fn count_dedup<'e>(&mut self, entries: impl Iterator<Item = &'e DdtEntry>) {
+        let variants = entries.flat_map(|entry| &entry.variants);
+        for variant in variants.filter(|variant| variant.birth != 0) {
+            let [(first, second), ..] = variant.dvas;
+            let dva = Dva::from_words(first, second);
+            let counted = (variant.references, variant.birth);
+            self.claims
+                .deduplicated
+                .insert((dva.vdev, dva.offset), counted);
+        }
+    }
+
+    fn dedup_entries(
+        &mut self,
+        mos: &Tree,
+        name: &str,
+        object: u64,
+        flat: bool,
+    ) -> BTreeMap<DdtKey, DdtEntry> {
         let unzle = |packed: &[u8], len: usize| decompress(Algorithm::Zle, packed, len).ok();
-        for value in self
-            .read_zap(mos, object)
-            .iter()
-            .flat_map(|zap| zap.entries.values())
-        {
+        let mut entries = BTreeMap::new();
+        let zap = self.read_zap(mos, object).unwrap_or_default();
+        for (key, value) in &zap.entries {
             let bytes: Vec<u8> = value
                 .ints
                 .iter()
                 .map(|byte| byte.to_le_bytes()[0])
                 .collect();
-            let Ok(entry) = DdtEntry::unpack(&bytes, flat, unzle) else {
-                let text = format!("{name}: a damaged entry");
-                self.report.error(Kind::Accounting, text);
-                continue;
-            };
-            for variant in entry.variants.iter().filter(|variant| variant.birth != 0) {
-                let [(first, second), ..] = variant.dvas;
-                let dva = Dva::from_words(first, second);
-                let counted = (variant.references, variant.birth);
-                self.claims
-                    .deduplicated
-                    .insert((dva.vdev, dva.offset), counted);
+            let entry = DdtEntry::unpack(&bytes, flat, unzle).ok();
+            match DdtKey::from_be_bytes(key).zip(entry) {
+                Some((key, entry)) => drop(entries.insert(key, entry)),
+                None => self
+                    .report
+                    .error(Kind::Accounting, format!("{name}: a damaged entry")),
             }
         }
+        entries
+    }
+
+    /// The header of a log, and its records, the later of two of one key.
+    fn dedup_log(
+        &mut self,
+        mos: &Tree,
+        name: &str,
+        object: u64,
+    ) -> (DdtLogHeader, BTreeMap<DdtKey, DdtEntry>) {
+        let mut entries = BTreeMap::new();
+        let dnode = mos.objects.get(&object);
+        let header = dnode.and_then(|dnode| DdtLogHeader::decode(&dnode.bonus).ok());
+        let Some(header) = header else {
+            self.report
+                .error(Kind::Accounting, format!("{name}: no log"));
+            return (DdtLogHeader::default(), entries);
+        };
+        let bytes = self.object_bytes(mos, object, header.length);
+        // Records do not cross blocks, of 128 KiB.
+        for mut block in bytes.chunks(128 << 10) {
+            while let Ok(Some((record, len))) = DdtLogRecord::decode(block, true) {
+                entries.insert(record.key, record.entry);
+                block = block.get(len..).unwrap_or_default();
+            }
+        }
+        (header, entries)
     }
 
     /// Reads how often cloned blocks may be referenced.

@@ -142,6 +142,8 @@ pub struct Plan {
     pub with_removals: bool,
     /// New tables of deduplicated blocks have the fast form.
     pub fast_dedup: bool,
+    /// Even small tables of that form are written through logs.
+    pub dedup_logs: bool,
 }
 
 /// Adds `logbias=throughput` to every third seed. Drawn apart, so that all other choices of a seed stay what they were.
@@ -246,6 +248,7 @@ impl Plan {
             with_devices: false,
             with_removals: false,
             fast_dedup: false,
+            dedup_logs: false,
         }
     }
 
@@ -276,6 +279,7 @@ impl Plan {
             with_devices: false,
             with_removals: false,
             fast_dedup: false,
+            dedup_logs: false,
         }
     }
 
@@ -405,7 +409,8 @@ impl Plan {
             rounds: self.rounds.max(2),
             operations: self.operations.clamp(40, 120),
             styles: vec![Style::Repeat; self.clients],
-            fast_dedup: rng.coin(),
+            fast_dedup: rng.below(3) > 0,
+            dedup_logs: rng.coin(),
             ..self
         }
     }
@@ -738,6 +743,9 @@ where
 fn tuning(plan: &Plan) -> Tuning {
     let mut tuning = Tuning::default();
     tuning.txg.timeout = plan.group_age;
+    if plan.dedup_logs {
+        tuning.dedup.log_from_entries = 0;
+    }
     if plan.with_removals {
         // Short runs split blocks, and small batches make an evacuation take many txgs.
         let step = plan.seed % 3;
@@ -822,8 +830,8 @@ pub(crate) fn create(
             },
             force: plan.cut_at_create,
             properties: match plan.fast_dedup {
-                true => vec![("feature@fast_dedup".to_owned(), "enabled".to_owned())],
-                false => Vec::new(),
+                true => Vec::new(),
+                false => vec![("feature@fast_dedup".to_owned(), "disabled".to_owned())],
             },
             host: identity(),
             ..PoolSpec::default()

@@ -86,5 +86,6 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         with_devices: false,
         with_removals: false,
         fast_dedup: false,
+        dedup_logs: false,
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! A block pointer with the dedup bit does not own its block: the table of its checksum counts the pointers, and the
 //! block is freed with the last one. A block that is written and equals one in a table becomes a reference to it.
-//! Tables of the fast form log their changes; the logs found at import are merged into the tables by the first txg
-//! of a writable import, after which they stay empty.
+//! Large tables of the fast form log their changes and are written some txgs later (`log`).
 //!
 //! ```text
 //! directory   DDT-statistics -> { object name: histogram of that object }
@@ -17,6 +16,7 @@
 //! block pointers refer to a block.
 // OpenZFS: module/zfs/ddt.c, ddt_zap.c, ddt_log.c, ddt_stats.c; docs/format/05-space.md section 6
 
+mod log;
 mod open;
 pub(crate) mod prune;
 pub(crate) mod statistics;
@@ -28,14 +28,16 @@ use std::rc::Rc;
 use codec::compress::{Algorithm, compress, decompress};
 use dmu::{Objset, Tx, zap};
 use dsl::Features;
-use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
+use ondisk::ddt::{DdtEntry, DdtHistogram, DdtKey, DdtPhys};
 use ondisk::{BlockPointer, ChecksumKind, Dva, NewBlock, ObjectId, ObjectType, Txg};
 use vdev::Tree;
 use zap::ZapValue;
 use zio::Sharing;
 
+use self::log::{LoggedEntry, Logs};
 use crate::PoolError;
 use crate::objects::DIRECTORY;
+use crate::spec::DedupTuning;
 
 const STATISTICS: &str = "DDT-statistics";
 const CHECKSUMS: [(ChecksumKind, &str); 5] = [
@@ -52,8 +54,6 @@ const _: () = assert!(DUPLICATE < CLASSES.len() && UNIQUE < CLASSES.len());
 /// Version and flags (flat entries, log) of the only fast form there is.
 const FAST_VERSION: u64 = 1;
 const FAST_FLAGS: u64 = 3;
-/// Longest log believed: OpenZFS flushes long before.
-const LOG_BYTES_MAX: u64 = 1 << 30;
 
 /// An entry touched in this txg.
 #[derive(Clone, Debug)]
@@ -74,9 +74,10 @@ struct DedupTable {
     flat: bool,
     objects: Cell<[Option<ObjectId>; 3]>,
     histograms: RefCell<[DdtHistogram; 3]>,
-    logs: RefCell<Vec<ObjectId>>,
-    /// Entries that are in logs and newer there than in the objects.
-    logged: RefCell<BTreeMap<DdtKey, (Option<usize>, DdtEntry)>>,
+    /// Of a table of the fast form.
+    logs: RefCell<Logs>,
+    /// Entries in the objects.
+    stored: Cell<u64>,
     changed: RefCell<BTreeMap<DdtKey, EntryChange>>,
 }
 
@@ -93,11 +94,13 @@ pub(crate) struct DedupTables {
     bytes: Cell<(u64, u64)>,
     /// The tables have reached their quota: they get no new entries.
     full: Cell<bool>,
+    /// A table of the fast form with so many entries is written through logs.
+    log_from: u64,
 }
 
 impl DedupTables {
     /// The tables of a pool that has none yet. `fast` says whether new ones have the fast form.
-    pub(crate) fn new(mos: &Objset, tree: &Tree, fast: bool) -> Self {
+    pub(crate) fn new(mos: &Objset, tree: &Tree, fast: bool, tuning: &DedupTuning) -> Self {
         Self {
             mos: mos.clone(),
             tree: tree.clone(),
@@ -106,6 +109,7 @@ impl DedupTables {
             tables: RefCell::default(),
             bytes: Cell::new((0, 0)),
             full: Cell::new(false),
+            log_from: tuning.log_from_entries,
         }
     }
 
@@ -262,6 +266,14 @@ impl DedupTables {
         table: &DedupTable,
         key: &DdtKey,
     ) -> Result<Option<EntryChange>, PoolError> {
+        if let Some(LoggedEntry { class, entry }) = table.logs.borrow().get(key) {
+            // The histogram counts what is in the objects and not in a log.
+            return Ok(Some(EntryChange {
+                class: *class,
+                counted: None,
+                now: entry.clone(),
+            }));
+        }
         for (class, object) in table.objects.get().into_iter().enumerate() {
             let Some(object) = object else { continue };
             match zap::lookup_u64_key(&self.mos, object, &key.0).await? {
@@ -281,56 +293,6 @@ impl DedupTables {
         Ok(None)
     }
 
-    /// Whether logs wait to be merged.
-    pub(crate) fn has_logs(&self) -> bool {
-        let tables = self.tables.borrow();
-        tables.values().any(|t| !t.logged.borrow().is_empty())
-    }
-
-    /// Makes every logged entry a change of this txg and empties the logs. Returns blocks to be freed: those whose
-    /// last reference was given up in a log.
-    pub(crate) async fn merge_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
-        assert!(tx.is_syncing(), "merge logs happens in syncing context");
-        let mut freed = Vec::new();
-        for table in self.all() {
-            let logged = std::mem::take(&mut *table.logged.borrow_mut());
-            if logged.is_empty() {
-                continue;
-            }
-            {
-                let mut changed = table.changed.borrow_mut();
-                for (key, (class, mut now)) in logged {
-                    for variant in now.variants.iter_mut().filter(|v| v.birth != 0) {
-                        if variant.references == 0 {
-                            freed.push(table.block(&key, variant));
-                            *variant = DdtPhys::default();
-                        }
-                    }
-                    let counted = None;
-                    changed.insert(
-                        key,
-                        EntryChange {
-                            class,
-                            counted,
-                            now,
-                        },
-                    );
-                }
-            }
-            let logs = table.logs.borrow().clone();
-            for log in logs {
-                let header = self.mos.bonus(log).await?;
-                let mut bytes = header.bytes.to_vec();
-                DdtLogHeader::clear(&mut bytes);
-                self.mos.free_range(log, 0, u64::MAX, tx).await?;
-                self.mos
-                    .set_bonus(log, header.bonus_type, &bytes, tx)
-                    .await?;
-            }
-        }
-        Ok(freed)
-    }
-
     /// Writes what changed in this txg so far. Returns blocks to be freed: obsolete variants of entries.
     pub(crate) async fn write(
         &self,
@@ -341,12 +303,20 @@ impl DedupTables {
         let mut freed = Vec::new();
         for table in self.all() {
             let changed = std::mem::take(&mut *table.changed.borrow_mut());
-            if changed.is_empty() {
+            let has_logs = !table.logs.borrow().is_empty();
+            if changed.is_empty() && !has_logs {
                 continue;
             }
-            for (key, change) in changed {
-                self.write_entry(&table, &key, change, &mut freed, (features, tx))
-                    .await?;
+            if table.flat && (has_logs || table.stored.get() >= self.log_from) {
+                if !changed.is_empty() {
+                    self.append_to_log(&table, changed, features, tx).await?;
+                }
+                self.flush_log(&table, &mut freed, features, tx).await?;
+            } else {
+                for (key, change) in changed {
+                    self.write_entry(&table, &key, change, &mut freed, (features, tx))
+                        .await?;
+                }
             }
             self.finish_txg(&table, features, tx).await?;
         }
@@ -406,14 +376,7 @@ impl DedupTables {
         tx: &Tx,
     ) -> Result<ObjectId, PoolError> {
         assert!(tx.is_syncing(), "create object happens in syncing context");
-        let directory = match table.directory.get() {
-            Some(directory) => directory,
-            None => self.create_directory(table, features, tx).await?,
-        };
-        let statistics = match self.statistics.get() {
-            Some(statistics) => statistics,
-            None => self.create_statistics(tx).await?,
-        };
+        let (directory, statistics) = self.places_of(table, features, tx).await?;
         // 48 bits of hash, integer keys; a cryptographic sum is a hash already, and edonr does not pass for one.
         // OpenZFS: module/zfs/ddt_zap.c, ddt_zap_create; module/zfs/zio_checksum.c, zio_checksum_table
         let hashed = table.kind != ChecksumKind::EDONR;
@@ -430,6 +393,24 @@ impl DedupTables {
         objects[class] = Some(object);
         table.objects.set(objects);
         Ok(object)
+    }
+
+    /// The table's directory, and the statistics of all tables; made if need be.
+    async fn places_of(
+        &self,
+        table: &DedupTable,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<(ObjectId, ObjectId), PoolError> {
+        let directory = match table.directory.get() {
+            Some(directory) => directory,
+            None => self.create_directory(table, features, tx).await?,
+        };
+        let statistics = match self.statistics.get() {
+            Some(statistics) => statistics,
+            None => self.create_statistics(tx).await?,
+        };
+        Ok((directory, statistics))
     }
 
     async fn create_statistics(&self, tx: &Tx) -> Result<ObjectId, PoolError> {
@@ -484,7 +465,8 @@ impl DedupTables {
                 entries += zap::count(mos, object).await?;
             }
         }
-        if entries > 0 {
+        table.stored.set(entries);
+        if entries > 0 || !table.logs.borrow().is_empty() {
             return Ok(());
         }
         for (class, object) in table.objects.take().into_iter().enumerate() {
@@ -496,7 +478,7 @@ impl DedupTables {
             }
         }
         if table.flat {
-            for log in table.logs.take() {
+            for log in table.logs.take().objects() {
                 mos.free_object(log, tx).await?;
             }
             zap::remove(mos, DIRECTORY, table.directory_name(), tx).await?;
@@ -522,7 +504,7 @@ impl DedupTable {
             objects: Cell::default(),
             histograms: RefCell::default(),
             logs: RefCell::default(),
-            logged: RefCell::default(),
+            stored: Cell::new(0),
             changed: RefCell::default(),
         }
     }

@@ -42,7 +42,7 @@ impl DedupTables {
     pub(crate) async fn table_bytes(&self) -> Result<u64, PoolError> {
         let mut sum = 0_u64;
         for table in self.all() {
-            let logs = table.logs.borrow().clone();
+            let logs = table.logs.borrow().objects();
             for object in table.objects.get().into_iter().flatten().chain(logs) {
                 let info = self.mos.object_info(object).await?;
                 sum = sum.saturating_add(info.used_bytes);
@@ -80,7 +80,7 @@ impl DedupTables {
         let mut sum = DedupStatistics::default();
         let mut histogram = DdtHistogram::default();
         for table in self.all() {
-            let logs = table.logs.borrow().clone();
+            let logs = table.logs.borrow().objects();
             for object in table.objects.get().into_iter().flatten() {
                 sum.entries += zap::count(&self.mos, object).await?;
             }
@@ -92,6 +92,10 @@ impl DedupTables {
             }
             for of_class in table.histograms.borrow().iter() {
                 histogram.merge(of_class);
+            }
+            for (key, logged) in table.logs.borrow().entries() {
+                histogram.change(&self.sums(key, &logged.entry), true);
+                sum.entries += u64::from(logged.class.is_none());
             }
         }
         sum.rows = histogram.rows().to_vec();
@@ -112,8 +116,8 @@ impl DedupTables {
                 let (referenced, stored) = histogram.bytes();
                 add(referenced, stored);
             }
-            for (key, (_, entry)) in table.logged.borrow().iter() {
-                let sums = self.sums(key, entry);
+            for (key, logged) in table.logs.borrow().entries() {
+                let sums = self.sums(key, &logged.entry);
                 add(sums[7], sums[3]);
             }
         }

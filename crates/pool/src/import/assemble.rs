@@ -214,7 +214,8 @@ impl ImportedPool {
         }
         self.read_allocation_biases().await?;
         let fast_dedup = self.hierarchy().features().is_enabled("fast_dedup");
-        let dedup = DedupTables::open(self.mos(), self.tree(), fast_dedup).await?;
+        let dedup =
+            DedupTables::open(self.mos(), self.tree(), fast_dedup, &policy.tuning.dedup).await?;
         let clones = BlockReferenceTables::open(self.mos(), self.tree()).await?;
         self.space().set_tables(dedup, clones);
         if !policy.readonly

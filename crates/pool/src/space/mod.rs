@@ -152,19 +152,6 @@ impl SpaceMaps {
         self.clones.borrow().clone()
     }
 
-    /// Merges the logs of deduplication tables at the start of a txg; returns blocks to be freed.
-    pub(crate) async fn merge_dedup_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
-        assert!(
-            tx.is_syncing(),
-            "merge dedup logs happens in syncing context"
-        );
-        let dedup = self.dedup.borrow().clone();
-        match dedup {
-            Some(tables) if tables.has_logs() => tables.merge_logs(tx).await,
-            _ => Ok(Vec::new()),
-        }
-    }
-
     /// Writes what changed in the tables of shared blocks; returns blocks to be freed.
     pub(crate) async fn write_tables(
         &self,

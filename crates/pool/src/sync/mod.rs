@@ -330,9 +330,6 @@ impl ImportedPool {
         }
         self.sync_removal(txg, tx).await?;
         self.check_dedup_quota().await?;
-        for last in self.space().merge_dedup_logs(tx).await? {
-            self.store().free(txg, &last).await?;
-        }
         self.run_tasks(&self.sync.tasks, tx).await?;
         self.write_auxiliaries(tx).await?;
         self.write_scan(tx).await?;
