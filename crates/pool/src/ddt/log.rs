@@ -254,18 +254,18 @@ impl DedupTables {
         self.write_log_headers(table, tx).await
     }
 
-    /// Brings this txg's share of the flushing log to the table's objects, once in a txg.
+    /// Brings this txg's share of the flushing log to the table's objects, once in a txg. Returns whether there was any.
     pub(super) async fn flush_log(
         &self,
         table: &DedupTable,
         freed: &mut Vec<BlockPointer>,
         features: &Features,
         tx: &Tx,
-    ) -> Result<(), PoolError> {
+    ) -> Result<bool, PoolError> {
         assert!(tx.is_syncing(), "a log is flushed in syncing context");
         let next = table.logs.borrow_mut().next_to_flush(tx.txg());
         let Some(last) = next.last().map(|(key, _)| *key) else {
-            return Ok(());
+            return Ok(false);
         };
         for (key, LoggedEntry { class, entry }) in next {
             let mut change = EntryChange {
@@ -296,7 +296,8 @@ impl DedupTables {
         if let Some(object) = cut {
             self.mos.free_range(object, 0, u64::MAX, tx).await?;
         }
-        self.write_log_headers(table, tx).await
+        self.write_log_headers(table, tx).await?;
+        Ok(true)
     }
 
     async fn create_logs(

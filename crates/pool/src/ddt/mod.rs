@@ -303,22 +303,23 @@ impl DedupTables {
         let mut freed = Vec::new();
         for table in self.all() {
             let changed = std::mem::take(&mut *table.changed.borrow_mut());
+            let mut is_written = !changed.is_empty();
             let has_logs = !table.logs.borrow().is_empty();
-            if changed.is_empty() && !has_logs {
-                continue;
-            }
             if table.flat && (has_logs || table.stored.get() >= self.log_from) {
-                if !changed.is_empty() {
+                if is_written {
                     self.append_to_log(&table, changed, features, tx).await?;
                 }
-                self.flush_log(&table, &mut freed, features, tx).await?;
+                is_written |= self.flush_log(&table, &mut freed, features, tx).await?;
             } else {
                 for (key, change) in changed {
                     self.write_entry(&table, &key, change, &mut freed, (features, tx))
                         .await?;
                 }
             }
-            self.finish_txg(&table, features, tx).await?;
+            // What has not changed must not be written once more: the passes of a txg end when nothing is.
+            if is_written {
+                self.finish_txg(&table, features, tx).await?;
+            }
         }
         self.count_bytes();
         Ok(freed)
