@@ -213,12 +213,15 @@ pub struct DedupTuning {
     /// A table of the fast form with so many entries is written through logs. The blocks of a smaller one are so few that most
     /// of them change in each txg, whatever waits.
     pub log_from_entries: u64,
+    /// Entries of a log that are brought to the table in a txg at least.
+    pub flush_entries_min: usize,
 }
 
 impl Default for DedupTuning {
     fn default() -> Self {
         Self {
             log_from_entries: 100_000,
+            flush_entries_min: 1000,
         }
     }
 }

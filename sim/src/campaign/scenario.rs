@@ -745,6 +745,7 @@ fn tuning(plan: &Plan) -> Tuning {
     tuning.txg.timeout = plan.group_age;
     if plan.dedup_logs {
         tuning.dedup.log_from_entries = 0;
+        tuning.dedup.flush_entries_min = 3;
     }
     if plan.with_removals {
         // Short runs split blocks, and small batches make an evacuation take many txgs.

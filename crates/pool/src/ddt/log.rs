@@ -28,8 +28,6 @@ const _: () = assert!(DdtLogHeader::SIZE == HEADER_BYTES as usize);
 const _: () = assert!(DdtLogRecord::FLAT_SIZE <= BLOCK_BYTES);
 /// Txgs in which a log is flushed.
 const FLUSH_TXGS: usize = 4;
-/// Entries that are flushed in a txg at least.
-const FLUSH_MIN: usize = 1000;
 /// Entries of the active log above which the other one is flushed at once.
 const ENTRIES_MAX: usize = 200_000;
 /// Longest log believed: OpenZFS flushes long before.
@@ -57,8 +55,8 @@ pub(super) struct Logs {
     logs: [Log; 2],
     /// Which of them is being flushed.
     flushing: usize,
-    /// Entries of it to be flushed in a txg.
-    share: usize,
+    /// Entries that it had when its flush began.
+    begun_with: usize,
     flushed: Txg,
 }
 
@@ -100,28 +98,36 @@ impl Logs {
         for key in newer {
             self.flushing().entries.remove(&key);
         }
-        self.share = share_of(self.flushing().entries.len());
+        self.begun_with = self.flushing().entries.len();
     }
 
-    /// The entries that are flushed in this txg; the logs change places before, if the one that was flushed is empty.
-    fn next_to_flush(&mut self, txg: Txg) -> Vec<(DdtKey, LoggedEntry)> {
-        if self.flushed == txg {
-            return Vec::new();
+    /// The object of the flushing log, if nothing of it is newest any more: it is empty from here on.
+    fn cut_flushed(&mut self) -> Option<ObjectId> {
+        let flushing = self.flushing();
+        if flushing.header.length == 0 || !flushing.entries.is_empty() {
+            return None;
         }
-        self.flushed = txg;
+        flushing.header.length = 0;
+        flushing.header.checkpoint = None;
+        flushing.object
+    }
+
+    /// The entries to be flushed next, `least` at least if there are so many; the logs change places before, if the one that was
+    /// flushed is empty.
+    fn next_to_flush(&mut self, least: usize) -> Vec<(DdtKey, LoggedEntry)> {
         if self.flushing().entries.is_empty() {
             assert!(
                 self.flushing().header.length == 0,
-                "a log is cut when its last entry is flushed"
+                "a log without entries was cut"
             );
             self.flushing().header.is_flushing = false;
             self.flushing = 1 - self.flushing;
             self.flushing().header.is_flushing = true;
-            self.share = share_of(self.flushing().entries.len());
+            self.begun_with = self.flushing().entries.len();
         }
         let count = match self.active().entries.len() > ENTRIES_MAX {
             true => usize::MAX,
-            false => self.share,
+            false => self.begun_with.div_ceil(FLUSH_TXGS).max(least),
         };
         let entries = &mut self.flushing().entries;
         let mut next = Vec::with_capacity(count.min(entries.len()));
@@ -132,10 +138,6 @@ impl Logs {
         }
         next
     }
-}
-
-fn share_of(entries: usize) -> usize {
-    entries.div_ceil(FLUSH_TXGS).max(FLUSH_MIN)
 }
 
 impl DedupTables {
@@ -263,9 +265,18 @@ impl DedupTables {
         tx: &Tx,
     ) -> Result<bool, PoolError> {
         assert!(tx.is_syncing(), "a log is flushed in syncing context");
-        let next = table.logs.borrow_mut().next_to_flush(tx.txg());
-        let Some(last) = next.last().map(|(key, _)| *key) else {
+        if table.logs.borrow().flushed == tx.txg() {
             return Ok(false);
+        }
+        table.logs.borrow_mut().flushed = tx.txg();
+        // All its entries may have changed since it was written.
+        let was_cut = self.cut_flushed(table, tx).await?;
+        let next = table.logs.borrow_mut().next_to_flush(self.flush_min);
+        let Some(last) = next.last().map(|(key, _)| *key) else {
+            if was_cut {
+                self.write_log_headers(table, tx).await?;
+            }
+            return Ok(was_cut);
         };
         for (key, LoggedEntry { class, entry }) in next {
             let mut change = EntryChange {
@@ -283,21 +294,20 @@ impl DedupTables {
             self.write_entry(table, &key, change, freed, (features, tx))
                 .await?;
         }
-        let cut = {
-            let mut logs = table.logs.borrow_mut();
-            let flushing = logs.flushing();
-            let is_done = flushing.entries.is_empty();
-            flushing.header.checkpoint = Some(last).filter(|_| !is_done);
-            if is_done {
-                flushing.header.length = 0;
-            }
-            flushing.object.filter(|_| is_done)
-        };
+        table.logs.borrow_mut().flushing().header.checkpoint = Some(last);
+        self.cut_flushed(table, tx).await?;
+        self.write_log_headers(table, tx).await?;
+        Ok(true)
+    }
+
+    /// Frees the blocks of the flushing log, if nothing of it is newest any more; returns whether it did. The headers are to be
+    /// written then.
+    async fn cut_flushed(&self, table: &DedupTable, tx: &Tx) -> Result<bool, PoolError> {
+        let cut = table.logs.borrow_mut().cut_flushed();
         if let Some(object) = cut {
             self.mos.free_range(object, 0, u64::MAX, tx).await?;
         }
-        self.write_log_headers(table, tx).await?;
-        Ok(true)
+        Ok(cut.is_some())
     }
 
     async fn create_logs(

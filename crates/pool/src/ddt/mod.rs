@@ -96,6 +96,8 @@ pub(crate) struct DedupTables {
     full: Cell<bool>,
     /// A table of the fast form with so many entries is written through logs.
     log_from: u64,
+    /// Entries of a log that are flushed in a txg at least.
+    flush_min: usize,
 }
 
 impl DedupTables {
@@ -110,6 +112,7 @@ impl DedupTables {
             bytes: Cell::new((0, 0)),
             full: Cell::new(false),
             log_from: tuning.log_from_entries,
+            flush_min: tuning.flush_entries_min,
         }
     }
 
