@@ -373,8 +373,10 @@ fn file(fs: &FsHandle, id: FileId, entry: &Value, same_mtime: bool) -> Result<()
         same("obj", attr.id.object.to_string())?;
     }
     let mtime = i128::from(attr.mtime.seconds) * 1_000_000_000 + i128::from(attr.mtime.nanoseconds);
-    if same_mtime {
+    if same_mtime && entry["mtime"].is_null() {
         same("mtime_ns", mtime.to_string())?;
+    } else if same_mtime {
+        same("mtime", attr.mtime.seconds.to_string())?;
     }
     if attr.file_type == FileType::Regular {
         same("size", attr.size.to_string())?;
@@ -588,4 +590,29 @@ fn q_raidz_expanded() {
 #[test]
 fn r_stripe_indirect() {
     check("r-stripe-indirect");
+}
+
+#[test]
+fn t1_version1() {
+    check("t1-version1");
+}
+
+#[test]
+fn t2_version3() {
+    check("t2-version3");
+}
+
+#[test]
+fn t3_version10() {
+    check("t3-version10");
+}
+
+#[test]
+fn t4_version15() {
+    check("t4-version15");
+}
+
+#[test]
+fn t5_version23() {
+    check("t5-version23");
 }

@@ -12,7 +12,8 @@ use std::cell::{Cell, RefCell};
 use ondisk::{BlockPointer, ObjectId};
 
 use crate::bpobj::Bpobj;
-use crate::error::DslError;
+use crate::error::{DslError, Result};
+use crate::object_directory::OBJECT_DIRECTORY;
 
 /// Blocks freed asynchronously in one txg, unless set otherwise: some hundred milliseconds.
 const BLOCKS_MAX: u64 = 20_000;
@@ -27,8 +28,8 @@ pub(crate) struct SublistFrees {
 
 /// The queues of asynchronous frees of a pool.
 pub(crate) struct AsyncDestroy {
-    /// Blocks of destroyed snapshots.
-    pub(crate) free_bpobj: Bpobj,
+    /// Blocks of destroyed snapshots; a pool before version 26 has none.
+    free_bpobj: RefCell<Option<Bpobj>>,
     bptree: Cell<Option<ObjectId>>,
     deleted_clones: Cell<Option<ObjectId>>,
     obsolete_bpobj: Cell<Option<ObjectId>>,
@@ -39,9 +40,9 @@ pub(crate) struct AsyncDestroy {
 }
 
 impl AsyncDestroy {
-    pub(crate) fn new(free_bpobj: Bpobj) -> Self {
+    pub(crate) fn new(free_bpobj: Option<Bpobj>) -> Self {
         Self {
-            free_bpobj,
+            free_bpobj: RefCell::new(free_bpobj),
             bptree: Cell::new(None),
             deleted_clones: Cell::new(None),
             obsolete_bpobj: Cell::new(None),
@@ -49,6 +50,15 @@ impl AsyncDestroy {
             blocks_max: Cell::new(BLOCKS_MAX),
             error: RefCell::default(),
         }
+    }
+
+    /// The list of blocks of destroyed snapshots.
+    ///
+    /// # Errors
+    /// `Corrupt` in a pool that has none, since its deadlists must be of the form that needs none.
+    pub(crate) fn free_bpobj(&self) -> Result<Bpobj> {
+        let list = self.free_bpobj.borrow().clone();
+        list.ok_or_else(|| DslError::corrupt("list of blocks to be freed", OBJECT_DIRECTORY))
     }
 
     /// The bptree of destroyed datasets, if there are any.
@@ -118,6 +128,12 @@ impl AsyncDestroy {
             && (self.bptree.get().is_some()
                 || self.deleted_clones.get().is_some()
                 || self.obsolete_bpobj.get().is_some()
-                || !self.free_bpobj.is_empty())
+                || self.has_blocks_of_snapshots())
+    }
+
+    /// Whether blocks of destroyed snapshots wait to be freed.
+    pub(crate) fn has_blocks_of_snapshots(&self) -> bool {
+        let list = self.free_bpobj.borrow();
+        list.as_ref().is_some_and(|list| !list.is_empty())
     }
 }

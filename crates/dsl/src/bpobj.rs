@@ -2,7 +2,8 @@
 //!
 //! An object's data is an array of 128-byte pointers (without checksums and fill counts), its
 //! bonus holds count and total sizes, and a second object may list whole sub-lists, so that a list
-//! is appended to another without copying. OpenZFS: module/zfs/bpobj.c.
+//! is appended to another without copying. Pools before version 26 have no sub-lists, those before version 3 no sums but
+//! that of the space. OpenZFS: module/zfs/bpobj.c.
 //!
 //! Guarantees: memory is bounded whatever the list's length; the totals in the bonus include the
 //! sub-lists. Does not know why a block is in a list.
@@ -16,7 +17,7 @@ use ondisk::dsl::{
     BPOBJ_FREED_SIZE, BpobjPhys, bpobj_entry, bpobj_num_freed, freed_entry, livelist_entry,
     set_bpobj_num_freed,
 };
-use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
+use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, pool_version};
 
 use crate::error::{DslError, Result};
 use crate::object_directory::LIST_BLOCK;
@@ -29,6 +30,23 @@ const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
 const NESTING_MAX: usize = 8;
 const _: () = assert!(POINTER * CHUNK == LIST_BLOCK as u64 && NESTING_MAX > 0);
 const _: () = assert!(POINTER == BlockPointer::SIZE as u64);
+
+/// Bytes of the header before version 3: the count and the bytes. OpenZFS: include/sys/bpobj.h, BPOBJ_SIZE_V0
+const HEADER_V0: usize = 16;
+/// Bytes of the header before version 26: all sums. OpenZFS: include/sys/bpobj.h, BPOBJ_SIZE_V1
+const HEADER_V1: usize = 32;
+
+/// Bytes of the header of lists that pools of a version make.
+// OpenZFS: module/zfs/bpobj.c, bpobj_alloc
+fn header_size(version: u64) -> usize {
+    if version < pool_version::RAIDZ_DEFLATE {
+        HEADER_V0
+    } else if version < pool_version::DEADLISTS {
+        HEADER_V1
+    } else {
+        BpobjPhys::SIZE
+    }
+}
 
 /// An open list. Clones are handles to the same one.
 #[derive(Clone)]
@@ -50,6 +68,20 @@ impl Bpobj {
         Self::create_with(mos, block_size, BpobjPhys::SIZE, tx).await
     }
 
+    /// Makes an empty list of the form that pools of a version have. Syncing context.
+    pub(crate) async fn create_of_version(
+        mos: &Objset,
+        block_size: u32,
+        version: u64,
+        tx: &Tx,
+    ) -> Result<ObjectId> {
+        assert!(
+            tx.is_syncing(),
+            "create of version happens in syncing context"
+        );
+        Self::create_with(mos, block_size, header_size(version), tx).await
+    }
+
     /// Makes an empty list that also takes entries that mark a block as freed. Syncing context.
     pub(crate) async fn create_counting_freed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
         assert!(
@@ -69,8 +101,12 @@ impl Bpobj {
 
     /// Makes the list of deferred frees, which must not be compressed: it is rewritten in the very
     /// passes that free blocks.
-    pub(crate) async fn create_uncompressed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
-        let object = Self::create(mos, 1 << 14, tx).await?;
+    pub(crate) async fn create_uncompressed(
+        mos: &Objset,
+        version: u64,
+        tx: &Tx,
+    ) -> Result<ObjectId> {
+        let object = Self::create_of_version(mos, 1 << 14, version, tx).await?;
         mos.set_object_compression(object, Compression::OFF, tx)
             .await?;
         Ok(object)
@@ -80,7 +116,7 @@ impl Bpobj {
     pub(crate) async fn open(mos: &Objset, object: ObjectId) -> Result<Self> {
         let bonus = mos.bonus(object).await?;
         let info = mos.object_info(object).await?;
-        if info.object_type != ObjectType::BPOBJ || bonus.bytes.len() < 16 {
+        if info.object_type != ObjectType::BPOBJ || bonus.bytes.len() < HEADER_V0 {
             return Err(DslError::corrupt("block pointer list", object));
         }
         let bonus = bonus.bytes.to_vec();
@@ -91,12 +127,22 @@ impl Bpobj {
             object,
             source,
         })?;
-        Ok(Self(Rc::new(BpobjShared {
+        let list = Self(Rc::new(BpobjShared {
             mos: mos.clone(),
             object,
             phys: Cell::new(phys),
             bonus: RefCell::new(bonus),
-        })))
+        }));
+        if list.0.bonus.borrow().len() < HEADER_V1 {
+            // These sums are kept in memory alone.
+            let sizes = list.space_range(0, u64::MAX).await?;
+            list.0.phys.set(BpobjPhys {
+                comp: sizes.compressed,
+                uncomp: sizes.uncompressed,
+                ..phys
+            });
+        }
+        Ok(list)
     }
 
     pub(crate) fn object(&self) -> ObjectId {
@@ -166,6 +212,45 @@ impl Bpobj {
             end = first;
         }
         Ok(())
+    }
+
+    /// Calls `each` with the entries of a list without sub-lists, block by block, in their order.
+    pub(crate) async fn each_chunk(
+        &self,
+        mut each: impl AsyncFnMut(&[BlockPointer]) -> Result<()>,
+    ) -> Result<()> {
+        let shared = &self.0;
+        let phys = shared.phys.get();
+        if phys.num_subobjs != 0 {
+            return Err(DslError::corrupt("flat list of blocks", shared.object));
+        }
+        let mut first = 0;
+        while first < phys.num_blkptrs {
+            let count = (phys.num_blkptrs - first).min(CHUNK);
+            let len = usize::try_from(count * POINTER).expect("one block");
+            let bytes = shared.mos.read(shared.object, first * POINTER, len).await?;
+            let blocks: Vec<BlockPointer> = BlockPointer::decode_all(&bytes).collect();
+            each(&blocks).await?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Sizes of the blocks born after `from`, up to and with `to`, in a list without sub-lists.
+    // OpenZFS: module/zfs/bpobj.c, bpobj_space_range
+    pub(crate) async fn space_range(&self, from: u64, to: u64) -> Result<Sizes> {
+        let store = self.0.mos.services().store().clone();
+        let mut sizes = Sizes::default();
+        self.each_chunk(async |blocks| {
+            for bp in blocks {
+                if bp.birth().0 > from && bp.birth().0 <= to {
+                    sizes.add(sizes_of(bp, store.dsize(bp)));
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(sizes)
     }
 
     async fn append_as(&self, blocks: &[BlockPointer], freed: bool, tx: &Tx) -> Result<()> {
@@ -266,6 +351,9 @@ impl Bpobj {
         assert!(tx.is_syncing(), "enqueue happens in syncing context");
         let shared = &self.0;
         let mos = &shared.mos;
+        if shared.bonus.borrow().len() < BpobjPhys::SIZE {
+            return Err(DslError::corrupt("list without sub-lists", shared.object));
+        }
         let sub = Self::open(mos, object).await?;
         if sub.is_empty() {
             return Self::destroy(mos, object, tx).await;

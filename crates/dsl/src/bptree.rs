@@ -193,6 +193,31 @@ pub(crate) async fn step(
     Ok(Progress::Finished)
 }
 
+/// Frees all blocks of an objset born after `min_birth`; `free` is called for each and returns its sizes. Syncing context.
+///
+/// # Errors
+/// That of a block on the way that cannot be read, after which the txg must not be committed; those of `free`.
+pub(crate) async fn free_all(
+    mos: &Objset,
+    bp: &BlockPointer,
+    min_birth: u64,
+    tx: &Tx,
+    mut free: impl AsyncFnMut(&BlockPointer) -> Result<Sizes>,
+) -> Result<()> {
+    assert!(tx.is_syncing(), "blocks are freed in syncing context");
+    let mut walk = Walk {
+        mos,
+        min_birth,
+        resume: Resume::default(),
+        left: u64::MAX,
+        freed: Sizes::default(),
+        free: &mut free,
+        broken: None,
+    };
+    walk.objset(bp).await?;
+    walk.broken.take().map_or(Ok(()), Err)
+}
+
 enum Flow {
     Done,
     Paused(Resume),

@@ -264,13 +264,9 @@ impl DslPool {
         if self.queue_livelist(&state.dir(), tx).await? {
             return Ok(());
         }
-        self.add_to_bptree(phys.bp, phys.prev_snap_txg, sizes, tx)
+        self.free_objset(phys.bp, phys.prev_snap_txg, sizes, tx)
             .await?;
-        let delta = Delta::from(sizes);
-        state.dir().did_use(UsedBy::Head, -delta);
-        self.dir(self.special().free_dir)
-            .await?
-            .did_use(UsedBy::Head, delta);
+        state.dir().did_use(UsedBy::Head, -Delta::from(sizes));
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::namecheck;
 use crate::new_encryption::Asked;
 use crate::object_directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
 use crate::property::{DatasetKind, PropertyError, Setting};
-use crate::space::{Delta, Sizes, signed};
+use crate::space::{Delta, Sizes, signed, sizes_of};
 use crate::sync_task::SyncTask;
 
 /// What a promotion needs to know.
@@ -567,11 +567,9 @@ impl DslPool {
             uncompressed: s.uncompressed_bytes,
         });
         state.set_objset(None);
-        self.add_to_bptree(h.bp, h.prev_snap_txg, freed, tx).await?;
+        self.free_objset(h.bp, h.prev_snap_txg, freed, tx).await?;
         let delta = Delta::from(freed);
         dir.did_use(UsedBy::Head, -delta);
-        let free_dir = self.dir(self.special().free_dir).await?;
-        free_dir.did_use(UsedBy::Head, delta);
         dir.move_part(-signed(dead_young.used), UsedBy::Head, UsedBy::Snapshots);
         // For a clone the origin's next snapshot is another dataset, and its unique space did not change.
         if s.next_snap_obj == state.object.0 {
@@ -617,8 +615,30 @@ impl DslPool {
         self.activate_features_of(snapshot, state, tx).await
     }
 
+    /// Frees the blocks of an objset born after `min_birth`, `sizes` in all: in the background, charged to the directory for
+    /// that, or at once in a pool that cannot. Syncing context.
+    pub(crate) async fn free_objset(
+        self: &Rc<Self>,
+        bp: ondisk::BlockPointer,
+        min_birth: u64,
+        sizes: Sizes,
+        tx: &Tx,
+    ) -> Result<()> {
+        if self.features.is_enabled("async_destroy") {
+            self.add_to_bptree(bp, min_birth, sizes, tx).await?;
+            return self.free_dir_did_use(Delta::from(sizes)).await;
+        }
+        // OpenZFS: module/zfs/dsl_destroy.c, old_synchronous_dataset_destroy
+        let store = self.services.store();
+        let free = async |bp: &ondisk::BlockPointer| {
+            self.free_blocks(std::slice::from_ref(bp), tx).await?;
+            Ok(sizes_of(bp, store.dsize(bp)))
+        };
+        bptree::free_all(&self.mos, &bp, min_birth, tx, free).await
+    }
+
     /// Queues the blocks of an objset born after `min_birth` for asynchronous destruction.
-    pub(crate) async fn add_to_bptree(
+    async fn add_to_bptree(
         &self,
         bp: ondisk::BlockPointer,
         min_birth: u64,

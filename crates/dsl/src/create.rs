@@ -6,7 +6,7 @@ use codec::crypt::Suite;
 use dmu::zap::{self, ZapSpec};
 use dmu::{AllocSpec, Objset, ObjsetOptions, Tx};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified_keys};
-use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg};
+use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg, pool_version};
 
 use crate::bpobj::Bpobj;
 use crate::dataset_state::DatasetState;
@@ -152,25 +152,27 @@ impl DslPool {
     ) -> Result<Rc<Self>> {
         let spec = ZapSpec::new(ObjectType::OBJECT_DIRECTORY);
         zap::create_at(mos, OBJECT_DIRECTORY, &spec, tx).await?;
-        let features = Features::create(mos, tx).await?;
+        let features = Features::create(mos, new.version, tx).await?;
         for feature in &new.features {
             features.enable(feature.name, tx).await?;
         }
         let add = async |name: &str, value: u64| -> Result<()> {
             Ok(zap::add_u64(mos, OBJECT_DIRECTORY, name, value, tx).await?)
         };
-        add(object_directory::DEFLATE, 1).await?;
-        add(
-            object_directory::CREATION_VERSION,
-            ondisk::SPA_VERSION_FEATURES,
-        )
-        .await?;
-        let sync_bplist = Bpobj::create_uncompressed(mos, tx).await?;
+        if features.has_version(pool_version::RAIDZ_DEFLATE) {
+            add(object_directory::DEFLATE, 1).await?;
+        }
+        add(object_directory::CREATION_VERSION, new.version).await?;
+        let sync_bplist = Bpobj::create_uncompressed(mos, new.version, tx).await?;
         add(object_directory::SYNC_BPLIST, sync_bplist.0).await?;
-        let free_bpobj = Bpobj::create(mos, LIST_BLOCK, tx).await?;
-        add(object_directory::FREE_BPOBJ, free_bpobj.0).await?;
+        let free_bpobj = if features.has_version(pool_version::DEADLISTS) {
+            let object = Bpobj::create(mos, LIST_BLOCK, tx).await?;
+            add(object_directory::FREE_BPOBJ, object.0).await?;
+            Some(Bpobj::open(mos, object).await?)
+        } else {
+            None
+        };
         let sync_bplist = Bpobj::open(mos, sync_bplist).await?;
-        let free_bpobj = Bpobj::open(mos, free_bpobj).await?;
         let empty = EmptyBpobj::open(mos, &features).await?;
         let pool = Self::new(mos, options, features, empty, sync_bplist, free_bpobj);
         pool.apply_mos_policy();
@@ -180,28 +182,42 @@ impl DslPool {
         let mos_dir = pool
             .create_dir(Some(&root), object_directory::MOS_DIR, tx)
             .await?;
-        let free_dir = pool
-            .create_dir(Some(&root), object_directory::FREE_DIR, tx)
-            .await?;
-        let origin_snap = pool.create_origin(&root, tx).await?;
         pool.set_special(SpecialObjects {
             mos_dir: mos_dir.object,
-            free_dir: free_dir.object,
-            origin_snap,
+            free_dir: None,
+            origin_snap: None,
         });
+        if pool.features.has_version(pool_version::DEADLISTS) {
+            pool.create_free_dir(&root, tx).await?;
+        }
+        if pool.features.has_version(pool_version::ORIGIN) {
+            pool.create_origin(&root, tx).await?;
+        }
         Ok(pool)
     }
 
-    /// The empty dataset all others are formally clones of, and its snapshot, which is returned.
-    async fn create_origin(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<ObjectId> {
+    /// Makes the directory of what is freed in the background.
+    async fn create_free_dir(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
+        let dir = self
+            .create_dir(Some(root), object_directory::FREE_DIR, tx)
+            .await?;
+        self.set_special(SpecialObjects {
+            free_dir: Some(dir.object),
+            ..self.special()
+        });
+        Ok(())
+    }
+
+    /// Makes the empty dataset all others are formally clones of, and its snapshot.
+    async fn create_origin(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let dir = self
             .create_dir(Some(root), object_directory::ORIGIN_DIR, tx)
             .await?;
-        let snapshot_deadlist = Deadlist::create(&self.mos, tx).await?;
+        let snapshot_deadlist = self.create_deadlist(tx).await?;
         let head_object = self.allocate_dataset(tx).await?;
         let snapshot_object = self.allocate_dataset(tx).await?;
         let snapnames = self.create_snapnames(tx).await?;
-        let head_deadlist = Deadlist::create(&self.mos, tx).await?;
+        let head_deadlist = self.create_deadlist(tx).await?;
         Deadlist::open(&self.mos, head_deadlist)
             .await?
             .add_key(0, &self.empty_bpobj, tx)
@@ -244,7 +260,11 @@ impl DslPool {
                 .await?;
         }
         dir.change(|d| d.head_dataset_obj = head_object.0);
-        Ok(snapshot_object)
+        self.set_special(SpecialObjects {
+            origin_snap: Some(snapshot_object),
+            ..self.special()
+        });
+        Ok(())
     }
 
     /// Makes a directory below a parent (or the root). Syncing context.
@@ -270,7 +290,11 @@ impl DslPool {
             parent_obj: parent.map_or(0, |p| p.object.0),
             child_dir_zapobj: children.0,
             props_zapobj: props.0,
-            flags: dir_flags::USED_BREAKDOWN,
+            flags: if self.features.has_version(pool_version::USED_BREAKDOWN) {
+                dir_flags::USED_BREAKDOWN
+            } else {
+                0
+            },
             ..DslDirPhys::default()
         };
         self.mos
@@ -304,11 +328,50 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
         assert!(tx.is_syncing(), "create head happens in syncing context");
-        let origin_object = self.special().origin_snap;
+        let Some(origin_object) = self.special().origin_snap else {
+            return self.create_head_without_origin(dir, flags, tx).await;
+        };
         let origin = self
             .load_dataset(origin_object, Some(object_directory::ORIGIN_DIR.into()))
             .await?;
         self.create_head_from(dir, &origin, flags, tx).await
+    }
+
+    /// Makes the head dataset of a directory in a pool before version 11, without objects. Syncing context.
+    async fn create_head_without_origin(
+        self: &Rc<Self>,
+        dir: &Rc<DslDir>,
+        flags: u64,
+        tx: &Tx,
+    ) -> Result<Rc<DatasetState>> {
+        let object = self.allocate_dataset(tx).await?;
+        let snapnames = self.create_snapnames(tx).await?;
+        let deadlist = self.create_deadlist(tx).await?;
+        let phys = DslDatasetPhys {
+            dir_obj: dir.object.0,
+            snapnames_zapobj: snapnames.0,
+            creation_time: self.seconds(),
+            creation_txg: creation_txg(tx),
+            deadlist_obj: deadlist.0,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            flags: self.flags_of_heads() | flags,
+            ..DslDatasetPhys::default()
+        };
+        self.mos
+            .set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
+            .await?;
+        dir.change(|d| d.head_dataset_obj = object.0);
+        self.load_dataset(object, None).await
+    }
+
+    /// The flags of every new head and of every head of which a snapshot is taken.
+    pub(crate) fn flags_of_heads(&self) -> u64 {
+        if self.features.has_version(pool_version::REFRESERVATION) {
+            dataset_flags::UNIQUE_ACCURATE
+        } else {
+            0
+        }
     }
 
     /// Makes the head dataset of a directory as a clone of a snapshot: with the same contents.
@@ -331,8 +394,8 @@ impl DslPool {
         let origin_head = self.head_of(&origin_dir).await?;
         let o = origin.phys();
         let keys = self.deadlist_of(&origin_head).await?;
-        let deadlist = keys
-            .clone_keys(o.creation_txg, &self.empty_bpobj, tx)
+        let deadlist = self
+            .clone_deadlist(&keys, o.creation_txg, origin.object, tx)
             .await?;
         let phys = DslDatasetPhys {
             dir_obj: dir.object.0,
@@ -347,23 +410,25 @@ impl DslPool {
             uncompressed_bytes: o.uncompressed_bytes,
             fsid_guid: self.new_fsid(),
             guid: self.new_guid().0,
-            flags: dataset_flags::UNIQUE_ACCURATE | flags,
+            flags: self.flags_of_heads() | flags,
             bp: o.bp,
             ..DslDatasetPhys::default()
         };
         mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
             .await?;
-        let mut next_clones = ObjectId(o.next_clones_obj);
-        if next_clones.0 == 0 {
-            next_clones = zap::create(mos, &ZapSpec::new(ObjectType::NEXT_CLONES), tx).await?;
+        origin.change(|o| o.num_children += 1);
+        if self.features.has_version(pool_version::ORIGIN) {
+            let mut next_clones = ObjectId(o.next_clones_obj);
+            if next_clones.0 == 0 {
+                next_clones = zap::create(mos, &ZapSpec::new(ObjectType::NEXT_CLONES), tx).await?;
+                origin.change(|o| o.next_clones_obj = next_clones.0);
+            }
+            zap::add_int(mos, next_clones, object.0, tx).await?;
         }
-        zap::add_int(mos, next_clones, object.0, tx).await?;
-        origin.change(|o| {
-            o.num_children += 1;
-            o.next_clones_obj = next_clones.0;
-        });
-        let clones = self.clones_of(&origin_dir, tx).await?;
-        zap::add_int(mos, clones, object.0, tx).await?;
+        if self.features.has_version(pool_version::DEADLISTS) {
+            let clones = self.clones_of(&origin_dir, tx).await?;
+            zap::add_int(mos, clones, object.0, tx).await?;
+        }
         dir.change(|d| {
             d.head_dataset_obj = object.0;
             d.origin_obj = origin.object.0;

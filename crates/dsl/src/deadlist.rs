@@ -2,7 +2,8 @@
 //!
 //! A ZAP maps the creation txg of each older snapshot to a list of the blocks that were
 //! born after it (and before the next one), so that destroying a snapshot finds whole lists.
-//! OpenZFS: module/zfs/dsl_deadlist.c.
+//! Datasets made before version 26 have one flat list of all blocks instead, also after an upgrade of the pool, until the next
+//! snapshot is taken. OpenZFS: module/zfs/dsl_deadlist.c.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub(crate) struct Deadlist {
     pub(crate) kept: Cell<Txg>,
     /// By the txg a block must be younger than.
     entries: RefCell<BTreeMap<u64, Entry>>,
+    /// The list of all blocks, where there are no entries.
+    flat: Option<Bpobj>,
 }
 
 #[derive(Clone)]
@@ -50,9 +53,14 @@ impl Deadlist {
 
     /// Opens a deadlist: reads its totals and the numbers of its lists.
     pub(crate) async fn open(mos: &Objset, object: ObjectId) -> Result<Self> {
-        if mos.object_info(object).await?.object_type != ObjectType::DEADLIST {
-            return Err(DslError::Unsupported {
-                what: "a deadlist of a pool before version 26",
+        if is_flat(mos, object).await? {
+            return Ok(Self {
+                mos: mos.clone(),
+                object,
+                totals: Cell::default(),
+                kept: Cell::new(Txg(0)),
+                entries: RefCell::default(),
+                flat: Some(Bpobj::open(mos, object).await?),
             });
         }
         let totals = Self::totals_of(mos, object).await?;
@@ -77,11 +85,20 @@ impl Deadlist {
             totals: Cell::new(totals),
             kept: Cell::new(Txg(0)),
             entries: RefCell::new(entries),
+            flat: None,
         })
+    }
+
+    /// The one list of all its blocks, if it has no entries.
+    pub(crate) fn flat(&self) -> Option<&Bpobj> {
+        self.flat.as_ref()
     }
 
     /// Total sizes of a deadlist that is not open.
     pub(crate) async fn totals_of(mos: &Objset, object: ObjectId) -> Result<Sizes> {
+        if is_flat(mos, object).await? {
+            return Ok(Bpobj::open(mos, object).await?.sizes());
+        }
         let bonus = mos.bonus(object).await?;
         let phys = DeadlistPhys::decode(&bonus.bytes).map_err(|source| DslError::Decode {
             what: "deadlist",
@@ -104,6 +121,7 @@ impl Deadlist {
         tx: &Tx,
     ) -> Result<ObjectId> {
         assert!(tx.is_syncing(), "clone keys happens in syncing context");
+        assert!(self.flat.is_none(), "a flat list has no entries");
         let object = Self::create(&self.mos, tx).await?;
         let keys: Vec<u64> = self
             .entries
@@ -129,6 +147,9 @@ impl Deadlist {
     /// Adds an entry for blocks born after `min_txg`. Syncing context.
     pub(crate) async fn add_key(&self, min_txg: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "add key happens in syncing context");
+        if self.flat.is_some() {
+            return Ok(());
+        }
         let list = empty.alloc(tx).await?;
         zap::add_int_key(&self.mos, self.object, min_txg, list.0, tx).await?;
         self.entries.borrow_mut().insert(
@@ -149,6 +170,9 @@ impl Deadlist {
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "insert happens in syncing context");
+        if let Some(list) = &self.flat {
+            return list.append(blocks, tx).await;
+        }
         let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
         let store = self.mos.services().store().clone();
         let mut totals = self.totals.get();
@@ -298,6 +322,9 @@ impl Deadlist {
         if from >= to {
             return Ok(sizes);
         }
+        if let Some(list) = &self.flat {
+            return list.space_range(from, to).await;
+        }
         let entries: Vec<Entry> = {
             let entries = self.entries.borrow();
             entries.range(from..to).map(|(_, e)| e.clone()).collect()
@@ -317,7 +344,10 @@ impl Deadlist {
 
     /// Total sizes.
     pub(crate) fn totals(&self) -> Sizes {
-        self.totals.get()
+        match &self.flat {
+            Some(list) => list.sizes(),
+            None => self.totals.get(),
+        }
     }
 
     /// Moves the lists of all entries from `from` on to the end of another list, and removes the
@@ -351,6 +381,15 @@ impl Deadlist {
     /// deadlist. Syncing context.
     pub(crate) async fn merge(&self, other: &Self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "merge happens in syncing context");
+        if let Some(list) = &other.flat {
+            let insert = async |blocks: &[BlockPointer]| self.insert(blocks, empty, tx).await;
+            list.each_chunk(insert).await?;
+            return Bpobj::destroy(&self.mos, other.object, tx).await;
+        }
+        assert!(
+            self.flat.is_none(),
+            "only a flat list becomes part of another"
+        );
         let mut totals = self.totals.get();
         let theirs: Vec<(u64, ObjectId)> = {
             let entries = std::mem::take(&mut *other.entries.borrow_mut());
@@ -386,6 +425,10 @@ impl Deadlist {
     /// Empties all entries but keeps them. Syncing context.
     pub(crate) async fn clear(&self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "clear happens in syncing context");
+        if let Some(list) = &self.flat {
+            list.drain(u64::MAX, tx, async |_, _| Ok(())).await?;
+            return Ok(());
+        }
         let keys: Vec<(u64, ObjectId)> = {
             let entries = self.entries.borrow();
             entries.iter().map(|(key, e)| (*key, e.object)).collect()
@@ -466,6 +509,9 @@ impl Deadlist {
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "destroy happens in syncing context");
+        if is_flat(mos, object).await? {
+            return Bpobj::destroy(mos, object, tx).await;
+        }
         let list = Self::open(mos, object).await?;
         let objects: Vec<ObjectId> = list.entries.borrow().values().map(|e| e.object).collect();
         let mut shared = 0;
@@ -479,5 +525,14 @@ impl Deadlist {
         empty.release_many(shared, tx).await?;
         mos.free_object(object, tx).await?;
         Ok(())
+    }
+}
+
+/// Whether a deadlist is one flat list. An error when the object is no deadlist at all.
+async fn is_flat(mos: &Objset, object: ObjectId) -> Result<bool> {
+    match mos.object_info(object).await?.object_type {
+        ObjectType::DEADLIST => Ok(false),
+        ObjectType::BPOBJ => Ok(true),
+        _ => Err(DslError::corrupt("deadlist", object)),
     }
 }

@@ -6,8 +6,10 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
 use dmu::{Objset, ObjsetOptions, Services, Tx, WritePolicy};
-use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, ObjsetType, Txg, feature};
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys, UsedBy};
+use ondisk::{
+    BlockPointer, Compression, Guid, ObjectId, ObjectType, ObjsetType, Txg, feature, pool_version,
+};
 use runtime::sync::RwLock;
 use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
@@ -27,7 +29,7 @@ use crate::namecheck::{NameParts, split};
 use crate::object_directory;
 use crate::property::DatasetKind;
 use crate::property_zap::{PropertyScope, read_map};
-use crate::space;
+use crate::space::{self, Delta};
 use crate::sync_state::SyncState;
 use crate::types::{Estimate, HierarchyOptions, HistoryEvent, SpaceInfo};
 use crate::write_policy::write_policy;
@@ -38,13 +40,14 @@ const LIVELIST_BLOCKS_MAX: u64 = 1 << 16;
 /// A cycle or absurd depth of directories is corruption.
 const DIR_DEPTH_MAX: usize = 256;
 
-/// Objects of every pool, beside the root directory.
+/// Objects of a pool beside the root directory.
 #[derive(Clone, Copy)]
 pub(crate) struct SpecialObjects {
     pub(crate) mos_dir: ObjectId,
-    pub(crate) free_dir: ObjectId,
-    /// The empty snapshot all datasets descend from.
-    pub(crate) origin_snap: ObjectId,
+    /// What is freed in the background, from version 26 on.
+    pub(crate) free_dir: Option<ObjectId>,
+    /// The empty snapshot all datasets descend from, from version 11 on.
+    pub(crate) origin_snap: Option<ObjectId>,
 }
 
 /// The datasets of an open pool.
@@ -55,7 +58,7 @@ pub(crate) struct DslPool {
     pub(crate) features: Features,
     pub(crate) empty_bpobj: EmptyBpobj,
     root_dir: OnceCell<ObjectId>,
-    special: OnceCell<SpecialObjects>,
+    special: Cell<Option<SpecialObjects>>,
     pool_name: RefCell<String>,
     altroot: RefCell<Option<String>>,
     /// Names and links of the tree: sync tasks hold it exclusively.
@@ -79,7 +82,7 @@ pub(crate) struct Found {
 
 impl DslPool {
     pub(crate) async fn open(mos: &Objset, options: HierarchyOptions) -> Result<Rc<Self>> {
-        let features = Features::open(mos).await?;
+        let features = Features::open(mos, options.version).await?;
         let directory = object_directory::OBJECT_DIRECTORY;
         let find = async |name: &str| -> Result<ObjectId> {
             match zap::lookup_u64(mos, directory, name).await? {
@@ -93,7 +96,12 @@ impl DslPool {
         };
         let root_dir = find(object_directory::ROOT_DATASET).await?;
         let sync_bplist = Bpobj::open(mos, find(object_directory::SYNC_BPLIST).await?).await?;
-        let free_bpobj = Bpobj::open(mos, find(object_directory::FREE_BPOBJ).await?).await?;
+        let free_bpobj = if features.has_version(pool_version::DEADLISTS) {
+            let object = find(object_directory::FREE_BPOBJ).await?;
+            Some(Bpobj::open(mos, object).await?)
+        } else {
+            None
+        };
         let bptree = if features.is_active("async_destroy") {
             find_optional(object_directory::BPTREE_OBJ).await?
         } else {
@@ -118,7 +126,7 @@ impl DslPool {
         features: Features,
         empty_bpobj: EmptyBpobj,
         sync_bplist: Bpobj,
-        free_bpobj: Bpobj,
+        free_bpobj: Option<Bpobj>,
     ) -> Rc<Self> {
         Rc::new(Self {
             mos: mos.clone(),
@@ -127,7 +135,7 @@ impl DslPool {
             features,
             empty_bpobj,
             root_dir: OnceCell::new(),
-            special: OnceCell::new(),
+            special: Cell::new(None),
             pool_name: RefCell::new(options.pool_name),
             altroot: RefCell::new(None),
             config: RwLock::new("the names of datasets", ()),
@@ -147,15 +155,22 @@ impl DslPool {
             dir.ok_or_else(|| DslError::corrupt("special directories", root.object))
         };
         let mos_dir = child(object_directory::MOS_DIR).await?.object;
-        let free_dir = child(object_directory::FREE_DIR).await?.object;
-        let origin = child(object_directory::ORIGIN_DIR).await?;
-        let head = self
-            .dataset_phys(ObjectId(origin.phys().head_dataset_obj))
-            .await?;
+        let free_dir = if self.features.has_version(pool_version::DEADLISTS) {
+            Some(child(object_directory::FREE_DIR).await?.object)
+        } else {
+            None
+        };
+        let origin_snap = if self.features.has_version(pool_version::ORIGIN) {
+            let origin = child(object_directory::ORIGIN_DIR).await?;
+            let head = ObjectId(origin.phys().head_dataset_obj);
+            Some(ObjectId(self.dataset_phys(head).await?.prev_snap_obj))
+        } else {
+            None
+        };
         self.set_special(SpecialObjects {
             mos_dir,
             free_dir,
-            origin_snap: ObjectId(head.prev_snap_obj),
+            origin_snap,
         });
         Ok(())
     }
@@ -170,18 +185,25 @@ impl DslPool {
     }
 
     pub(crate) fn set_special(&self, special: SpecialObjects) {
-        let set = self.special.set(special);
-        assert!(set.is_ok(), "the special objects are set once");
+        self.special.set(Some(special));
     }
 
-    pub(crate) fn special(&self) -> &SpecialObjects {
+    pub(crate) fn special(&self) -> SpecialObjects {
         self.special.get().expect("set when the pool was opened")
     }
 
     /// Whether this is the empty snapshot that datasets which are no clones descend from.
     pub(crate) fn is_origin_snap(&self, object: ObjectId) -> bool {
         let special = self.special.get();
-        special.is_some_and(|special| special.origin_snap == object)
+        special.is_some_and(|special| special.origin_snap == Some(object))
+    }
+
+    /// Charges the directory of what is freed in the background, if the pool has one.
+    pub(crate) async fn free_dir_did_use(self: &Rc<Self>, delta: Delta) -> Result<()> {
+        if let Some(object) = self.special().free_dir {
+            self.dir(object).await?.did_use(UsedBy::Head, delta);
+        }
+        Ok(())
     }
 
     pub(crate) fn set_pool_name(&self, name: &str) {

@@ -2,7 +2,8 @@
 //!
 //! A feature is *disabled* when its guid is in neither of two ZAPs, *enabled* with a count
 //! of 0, *active* above. Features an older reader may ignore are in `features_for_write`, the
-//! others in `features_for_read`. OpenZFS: module/zfs/zfeature.c.
+//! others in `features_for_read`. OpenZFS: module/zfs/zfeature.c. Pools of versions 1 to 28 have neither: every feature
+//! is disabled in them, and what they know follows from their version.
 //!
 //! Counts are kept in memory as well, so that asking is cheap and synchronous.
 
@@ -13,7 +14,7 @@ use std::rc::Rc;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
 use ondisk::feature::{self, Feature};
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, SPA_VERSION_FEATURES};
 
 use crate::error::{DslError, Result};
 use crate::object_directory;
@@ -27,12 +28,19 @@ pub struct Features(Rc<FeaturesShared>);
 
 struct FeaturesShared {
     mos: Objset,
-    for_read: ObjectId,
-    for_write: ObjectId,
-    descriptions: ObjectId,
+    pool_version: Cell<u64>,
+    tables: Cell<FeatureTables>,
     enabled_txg: Cell<ObjectId>,
     counts: RefCell<BTreeMap<String, Count>>,
     version: Cell<u64>,
+}
+
+/// The ZAPs of features; zeros in a pool whose version knows none.
+#[derive(Clone, Copy, Default)]
+struct FeatureTables {
+    for_read: ObjectId,
+    for_write: ObjectId,
+    descriptions: ObjectId,
 }
 
 #[derive(Clone, Copy)]
@@ -42,27 +50,34 @@ struct Count {
 }
 
 impl Features {
-    /// Reads the feature objects of a pool's meta-objset.
+    /// Reads the feature objects of a pool's meta-objset; `pool_version` is what the uberblock says.
     ///
     /// # Errors
-    /// `Unsupported` for a pool from before feature flags; errors of reading.
-    pub async fn open(mos: &Objset) -> Result<Self> {
+    /// `Corrupt` for a pool whose version and feature objects contradict each other; errors of reading.
+    pub async fn open(mos: &Objset, pool_version: u64) -> Result<Self> {
         let directory = object_directory::OBJECT_DIRECTORY;
         let find = async |name: &str| -> Result<ObjectId> {
             Ok(ObjectId(
                 zap::lookup_u64(mos, directory, name).await?.unwrap_or(0),
             ))
         };
-        let for_read = find(object_directory::FEATURES_FOR_READ).await?;
-        let for_write = find(object_directory::FEATURES_FOR_WRITE).await?;
-        let descriptions = find(object_directory::FEATURE_DESCRIPTIONS).await?;
-        if for_read.0 == 0 || for_write.0 == 0 || descriptions.0 == 0 {
-            return Err(DslError::Unsupported {
-                what: "a pool version before feature flags",
-            });
+        let tables = FeatureTables {
+            for_read: find(object_directory::FEATURES_FOR_READ).await?,
+            for_write: find(object_directory::FEATURES_FOR_WRITE).await?,
+            descriptions: find(object_directory::FEATURE_DESCRIPTIONS).await?,
+        };
+        let found = [tables.for_read, tables.for_write, tables.descriptions];
+        let has_features = pool_version >= SPA_VERSION_FEATURES;
+        // The objects are made in the txg that makes the version 5000. OpenZFS: module/zfs/spa.c, spa_sync_upgrades
+        if found.iter().any(|object| (object.0 != 0) != has_features) {
+            return Err(DslError::corrupt(
+                "pool version that does not fit the feature objects",
+                directory,
+            ));
         }
         let mut counts = BTreeMap::new();
-        for (object, is_write) in [(for_read, false), (for_write, true)] {
+        let counted = [(tables.for_read, false), (tables.for_write, true)];
+        for (object, is_write) in counted.into_iter().filter(|_| has_features) {
             for entry in zap::entries(mos, object).await? {
                 let (ZapValue::U64(value), Ok(guid)) = (entry.value, String::from_utf8(entry.name))
                 else {
@@ -80,18 +95,34 @@ impl Features {
         }
         Ok(Self(Rc::new(FeaturesShared {
             mos: mos.clone(),
-            for_read,
-            for_write,
-            descriptions,
+            pool_version: Cell::new(pool_version),
+            tables: Cell::new(tables),
             enabled_txg: Cell::new(find(object_directory::FEATURE_ENABLED_TXG).await?),
             counts: RefCell::new(counts),
             version: Cell::new(1),
         })))
     }
 
-    /// Makes the feature objects of a new pool. Syncing context.
-    pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<Self> {
+    /// Those of a new pool, with the objects for them where its version has features. Syncing context.
+    pub(crate) async fn create(mos: &Objset, pool_version: u64, tx: &Tx) -> Result<Self> {
         assert!(tx.is_syncing(), "create happens in syncing context");
+        let features = Self(Rc::new(FeaturesShared {
+            mos: mos.clone(),
+            pool_version: Cell::new(pool_version),
+            tables: Cell::default(),
+            enabled_txg: Cell::new(ObjectId(0)),
+            counts: RefCell::default(),
+            version: Cell::new(1),
+        }));
+        if pool_version >= SPA_VERSION_FEATURES {
+            features.create_tables(tx).await?;
+        }
+        Ok(features)
+    }
+
+    /// Makes the feature objects, in a new pool or in one that becomes of version 5000. Syncing context.
+    async fn create_tables(&self, tx: &Tx) -> Result<()> {
+        let mos = &self.0.mos;
         let mut objects = [ObjectId(0); 3];
         let names = [
             object_directory::FEATURES_FOR_READ,
@@ -102,15 +133,24 @@ impl Features {
             *slot = zap::create(mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
             zap::add_u64(mos, object_directory::OBJECT_DIRECTORY, name, slot.0, tx).await?;
         }
-        Ok(Self(Rc::new(FeaturesShared {
-            mos: mos.clone(),
+        self.0.tables.set(FeatureTables {
             for_read: objects[0],
             for_write: objects[1],
             descriptions: objects[2],
-            enabled_txg: Cell::new(ObjectId(0)),
-            counts: RefCell::default(),
-            version: Cell::new(1),
-        })))
+        });
+        Ok(())
+    }
+
+    /// The version of the pool: 1 to 28, or 5000 when features say what it knows.
+    #[must_use]
+    pub fn pool_version(&self) -> u64 {
+        self.0.pool_version.get()
+    }
+
+    /// Whether the pool is of this version or newer.
+    #[must_use]
+    pub fn has_version(&self, version: u64) -> bool {
+        self.pool_version() >= version
     }
 
     /// Whether the feature may be used; by short name.
@@ -209,7 +249,7 @@ impl Features {
         text.push(0);
         zap::update(
             &shared.mos,
-            shared.descriptions,
+            shared.tables.get().descriptions,
             feature.guid,
             &ZapValue::U8(text),
             tx,
@@ -282,11 +322,13 @@ impl Features {
     async fn store(&self, feature: &'static Feature, uses: u64, tx: &Tx) -> Result<()> {
         let shared = &self.0;
         let for_write = feature.read_only_compatible;
+        let tables = shared.tables.get();
         let object = if for_write {
-            shared.for_write
+            tables.for_write
         } else {
-            shared.for_read
+            tables.for_read
         };
+        assert!(object.0 != 0, "a pool with features has objects for them");
         zap::update_u64(&shared.mos, object, feature.guid, uses, tx).await?;
         shared
             .counts

@@ -463,7 +463,8 @@ impl Hierarchy {
     /// Returns the bytes still to be freed in the background (the pool property `freeing`).
     #[must_use]
     pub fn freeing_bytes(&self) -> u64 {
-        let free_dir = self.0.loaded.dir(self.0.special().free_dir);
+        let free_dir = self.0.special().free_dir;
+        let free_dir = free_dir.and_then(|object| self.0.loaded.dir(object));
         free_dir.map_or(0, |dir| dir.phys().used_bytes)
     }
 

@@ -30,6 +30,7 @@ mod empty_bpobj;
 mod error;
 mod features;
 mod file_owner;
+mod flat_deadlist;
 mod hierarchy;
 mod hold;
 mod key_format;

@@ -232,9 +232,7 @@ impl DslPool {
             ..sizes
         };
         dir.did_use(UsedBy::Head, -Delta::from(gone));
-        self.dir(self.special().free_dir)
-            .await?
-            .did_use(UsedBy::Head, Delta::from(sizes));
+        self.free_dir_did_use(Delta::from(sizes)).await?;
         Ok(true)
     }
 
@@ -298,9 +296,7 @@ impl DslPool {
             self.services.cache().forget(bp);
             store.free(tx.txg(), bp).await?;
         }
-        self.dir(self.special().free_dir)
-            .await?
-            .did_use(UsedBy::Head, -Delta::from(sizes));
+        self.free_dir_did_use(-Delta::from(sizes)).await?;
         if left.blocks.is_empty() {
             list.clear_key(key, &self.empty_bpobj, tx).await?;
             list.destroy_key(key, &self.empty_bpobj, tx).await?;

@@ -132,7 +132,8 @@ impl DslPool {
         let own = Deadlist::open(&self.mos, object).await?;
         if of_next.is_none() {
             let keys = self.deadlist_of(next).await?;
-            let object = keys.clone_keys(u64::MAX, &self.empty_bpobj, tx).await?;
+            let newest = ObjectId(next.phys().prev_snap_obj);
+            let object = self.clone_deadlist(&keys, u64::MAX, newest, tx).await?;
             self.set_remap_deadlist(next.object, object, tx).await?;
             self.features.incr(FEATURE, tx).await?;
             of_next = Some(Deadlist::open(&self.mos, object).await?);

@@ -240,7 +240,8 @@ impl DslPool {
             dir.did_use(UsedBy::Refreservation, used(signed(charge)));
         }
         let old = self.deadlist_of(&head).await?;
-        let new = old.clone_keys(u64::MAX, &self.empty_bpobj, tx).await?;
+        let newest = ObjectId(h.prev_snap_obj);
+        let new = self.clone_deadlist(&old, u64::MAX, newest, tx).await?;
         let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
         new.add_key(h.prev_snap_txg, &self.empty_bpobj, tx).await?;
         self.add_bookmark_keys(&head, &new, tx).await?;
@@ -250,7 +251,7 @@ impl DslPool {
             p.prev_snap_obj = object.0;
             p.prev_snap_txg = tx.txg().0;
             p.unique_bytes = 0;
-            p.flags |= dataset_flags::UNIQUE_ACCURATE;
+            p.flags |= self.flags_of_heads();
         });
         *state.deadlist.borrow_mut() = Some(old);
         *head.deadlist.borrow_mut() = Some(new);
@@ -481,6 +482,11 @@ impl DslPool {
     ) -> Result<()> {
         let s = state.phys();
         let list = self.deadlist_of(next).await?;
+        if list.flat().is_some() {
+            return self
+                .free_from_flat_deadlist(state, next, &list, prev, tx)
+                .await;
+        }
         if let Some(prev) = prev {
             let shared = list
                 .space_range(
@@ -496,15 +502,10 @@ impl DslPool {
             .await?;
         let delta = Delta::from(freed);
         state.dir().did_use(UsedBy::Snapshots, -delta);
-        list.move_to(
-            &self.async_destroy.free_bpobj,
-            s.prev_snap_txg,
-            &self.empty_bpobj,
-            tx,
-        )
-        .await?;
-        let free_dir = self.dir(self.special().free_dir).await?;
-        free_dir.did_use(UsedBy::Head, delta);
+        let queue = self.async_destroy.free_bpobj()?;
+        list.move_to(&queue, s.prev_snap_txg, &self.empty_bpobj, tx)
+            .await?;
+        self.free_dir_did_use(delta).await?;
         let own = self.deadlist_of(state).await?;
         list.merge(&own, &self.empty_bpobj, tx).await?;
         *state.deadlist.borrow_mut() = None;

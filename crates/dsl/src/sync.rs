@@ -413,22 +413,19 @@ impl DslPool {
         if !self.has_background_work() {
             return Ok(false);
         }
-        let free_dir = self.dir(self.special().free_dir).await?;
         let store = self.services.store().clone();
         let mut left = self.async_destroy.blocks_max();
-        let drained = self
-            .async_destroy
-            .free_bpobj
-            .drain(left, tx, async |blocks, sizes| {
+        if self.async_destroy.has_blocks_of_snapshots() {
+            let queue = self.async_destroy.free_bpobj()?;
+            let drained = queue.drain(left, tx, async |blocks, sizes| {
                 for bp in blocks {
                     self.services.cache().forget(bp);
                     store.free(tx.txg(), bp).await?;
                 }
-                free_dir.did_use(UsedBy::Head, -Delta::from(sizes));
-                Ok(())
-            })
-            .await?;
-        left = left.saturating_sub(drained);
+                self.free_dir_did_use(-Delta::from(sizes)).await
+            });
+            left = left.saturating_sub(drained.await?);
+        }
         left = left.saturating_sub(self.free_deleted_clones(left, tx).await?);
         left = left.saturating_sub(self.drain_obsolete_bpobj(left, tx).await?);
         let Some(object) = self.async_destroy.bptree().filter(|_| left > 0) else {
@@ -438,7 +435,7 @@ impl DslPool {
             let sizes = sizes_of(bp, store.dsize(bp));
             self.services.cache().forget(bp);
             store.free(tx.txg(), bp).await?;
-            free_dir.did_use(UsedBy::Head, -Delta::from(sizes));
+            self.free_dir_did_use(-Delta::from(sizes)).await?;
             Ok(sizes)
         })
         .await;

@@ -13,11 +13,15 @@ pub struct HierarchyOptions {
     pub pool_name: String,
     /// Nothing is written; datasets open read-only.
     pub read_only: bool,
+    /// The version of the pool, as its uberblock says: 1 to 28, or 5000.
+    pub version: u64,
 }
 
 /// What a new pool's hierarchy starts with.
 #[derive(Clone, Debug)]
 pub struct NewHierarchy {
+    /// The version of the pool: 1 to 28, or 5000.
+    pub version: u64,
     /// The features to enable; those they depend on come with them.
     pub features: Vec<&'static Feature>,
     /// Properties of the root dataset.

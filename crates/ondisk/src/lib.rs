@@ -39,6 +39,7 @@ pub mod label;
 pub mod nvlist;
 mod object_type;
 mod objset;
+pub mod pool_version;
 pub mod posix_acl;
 pub mod rebuild;
 pub mod redaction;
@@ -75,6 +76,6 @@ pub const MAX_BLOCK_SIZE: u64 = 16 << 20;
 /// Largest block without the `large_blocks` feature, in bytes.
 pub const OLD_MAX_BLOCK_SIZE: u64 = 128 << 10;
 /// The pool and software version of every feature-flag pool.
-pub const SPA_VERSION_FEATURES: u64 = 5000;
+pub const SPA_VERSION_FEATURES: u64 = pool_version::FEATURES;
 /// First transaction group of a new pool.
 pub const TXG_INITIAL: Txg = Txg(4);

@@ -86,8 +86,10 @@ impl Pool {
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),
             read_only: false,
+            version: SPA_VERSION_FEATURES,
         };
         let new = NewHierarchy {
+            version: SPA_VERSION_FEATURES,
             features: enable,
             settings: spec.settings.clone(),
             key: spec.key.clone(),

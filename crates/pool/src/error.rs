@@ -134,6 +134,12 @@ pub enum PoolError {
     /// The on-disk version is not one this software reads.
     #[error("pool is formatted using an unsupported ZFS version ({0})")]
     UnsupportedVersion(u64),
+    /// Pools of this version are not written to.
+    #[error(
+        "pool is formatted using ZFS version {0}, which is too old to be written to.\n\
+         \tThe pool can be imported in read-only mode with 'zpool import -o readonly=on'."
+    )]
+    VersionTooOldForWrite(u64),
     /// A device layout (vdev type) that is not implemented.
     #[error("vdev type '{0}' is not supported by this software yet")]
     UnsupportedVdev(String),

@@ -41,6 +41,8 @@ struct StoreShared {
     loads: RefCell<BTreeMap<(u32, u32), Event>>,
     /// What 512 allocated bytes count, by vdev id.
     deflate: RefCell<BTreeMap<u32, u64>>,
+    /// Whether space is counted as it is allocated, with parity.
+    raw_space: Cell<bool>,
     throttle: Rc<Semaphore>,
     stats: RefCell<StoreStats>,
     gate: RefCell<Option<FailureGate>>,
@@ -79,6 +81,7 @@ impl BlockStore {
             space: RefCell::new(None),
             loads: RefCell::default(),
             deflate,
+            raw_space: Cell::new(false),
             stats: RefCell::default(),
             gate: RefCell::new(None),
             damaged: RefCell::default(),
@@ -100,6 +103,17 @@ impl BlockStore {
     /// Sets the checksum salt once it is known (a pool's salt is stored in its meta-objset).
     pub fn set_salt(&self, salt: [u8; 32]) {
         self.0.salt.set(salt);
+    }
+
+    /// Counts the space of blocks as it is allocated, parity and all, as pools do that were made before version 3. To be called
+    /// before the store has its allocator.
+    // OpenZFS: module/zfs/spa_misc.c, dva_get_dsize_sync (spa_deflate)
+    pub fn count_raw_space(&self) {
+        assert!(
+            self.0.space.borrow().is_none(),
+            "the allocator is made with the ratios"
+        );
+        self.0.raw_space.set(true);
     }
 
     /// Gives the store its allocator. `summaries` has one entry per metaslab that was ever used; all others are free.
@@ -126,6 +140,7 @@ impl BlockStore {
         let Some(top) = found else { return };
         let ratio = self.0.tree.deflate_ratio(vdev).unwrap_or(512);
         self.0.deflate.borrow_mut().insert(vdev, ratio);
+        let ratio = self.deflate_ratio(vdev);
         if let Some(space) = self.0.space.borrow_mut().as_mut() {
             space.allocator.add_vdev(&top, ratio);
         }
@@ -742,6 +757,9 @@ impl BlockStore {
     }
 
     fn deflate_ratio(&self, vdev: u32) -> u64 {
+        if self.0.raw_space.get() {
+            return 512;
+        }
         let deflate = self.0.deflate.borrow();
         deflate.get(&vdev).copied().unwrap_or(512)
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use dmu::{Objset, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::feature::Feature;
-use ondisk::{NvList, ObjectId, Uberblock};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
 use runtime::Handle;
 use vdev::{AllocationBias, Tree, VdevConfig};
 
@@ -24,6 +24,9 @@ use crate::space::{SpaceMapSource, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
 use crate::{PoolError, log_space_map};
+
+/// The oldest version of pools that are written to.
+const OLDEST_WRITTEN: u64 = SPA_VERSION_FEATURES;
 
 /// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
 #[allow(
@@ -41,13 +44,26 @@ pub(crate) async fn assemble(
     policy: &ImportPolicy,
 ) -> Result<Pool, PoolError> {
     let mos = opened.mos.clone();
-    check_features(&mos, &tree, policy.readonly).await?;
+    let version = uberblock.version;
+    if version >= SPA_VERSION_FEATURES {
+        check_features(&mos, &tree, policy.readonly).await?;
+    } else if version < OLDEST_WRITTEN && !policy.readonly {
+        return Err(PoolError::VersionTooOldForWrite(version));
+    }
     opened.store.set_salt(read_salt(&mos).await?);
+    if zap::lookup_u64(&mos, DIRECTORY, "deflate")
+        .await?
+        .unwrap_or(0)
+        == 0
+    {
+        opened.store.count_raw_space();
+    }
 
     let (identity, name) = identity_and_name(config, policy)?;
     let options = HierarchyOptions {
         pool_name: name.clone(),
         read_only: policy.readonly,
+        version,
     };
     let hierarchy = Hierarchy::open(&mos, options).await?;
     let objects = read_objects(&mos).await?;

@@ -10,7 +10,7 @@ pub(crate) mod assemble;
 pub(crate) mod open;
 
 use dsl::Dataset;
-use ondisk::{Guid, NvList, SPA_VERSION_FEATURES, Txg, Uberblock};
+use ondisk::{Guid, NvList, Txg, Uberblock, pool_version};
 use runtime::Handle;
 use vdev::{OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 
@@ -304,7 +304,7 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
     if candidate.state == PoolState::Destroyed && !policy.destroyed {
         return Err(PoolError::Destroyed);
     }
-    if candidate.version != SPA_VERSION_FEATURES {
+    if !pool_version::is_known(candidate.version) {
         return Err(PoolError::UnsupportedVersion(candidate.version));
     }
     for top in &candidate.tree.tops {

@@ -3,7 +3,7 @@
 use arc::Cache;
 use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use ondisk::bytes::{index, u64_at};
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
+use ondisk::{NvList, ObjectId, Txg, Uberblock, pool_version};
 use runtime::Handle;
 use vdev::{OpenMode, Tree, TreeConfig, TreeTuning, VdevKind};
 use zio::{BlockStore, StoreOptions};
@@ -31,7 +31,7 @@ pub(crate) async fn open_mos(
     policy: &ImportPolicy,
     read_only: bool,
 ) -> Result<OpenedMos, PoolError> {
-    if uberblock.version != SPA_VERSION_FEATURES {
+    if !pool_version::is_known(uberblock.version) {
         return Err(PoolError::UnsupportedVersion(uberblock.version));
     }
     let options = StoreOptions {
