@@ -616,3 +616,13 @@ fn t4_version15() {
 fn t5_version23() {
     check("t5-version23");
 }
+
+#[test]
+fn t6_version26() {
+    check("t6-version26");
+}
+
+#[test]
+fn t7_version28() {
+    check("t7-version28");
+}

@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, ObjsetPhys, Txg, dnode_flags};
+use ondisk::{
+    BlockPointer, Compression, OBJSET_SIZE_WITHOUT_ACCOUNTING, ObjectId, ObjectType, ObjsetPhys,
+    Txg, dnode_flags,
+};
 use range_tree::RangeTree;
 use runtime::{IoBuf, JoinHandle};
 
@@ -296,6 +299,9 @@ impl Objset {
             compression: Compression::INHERIT,
         };
         let mut block = phys.encode();
+        if !self.policy().accounting_room {
+            block.truncate(OBJSET_SIZE_WITHOUT_ACCOUNTING);
+        }
         if let Some(keys) = context.services.keys() {
             keys.authenticate_objset(&mut block);
         }

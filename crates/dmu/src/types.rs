@@ -136,6 +136,8 @@ pub struct WritePolicy {
     pub embedded_data: bool,
     /// The feature `hole_birth` is active.
     pub hole_birth: bool,
+    /// Whether objset blocks have room for the objects that count space by owner: not in pools before version 15.
+    pub accounting_room: bool,
     /// Which blocks, written or read, may go to cache devices.
     pub second_level: SecondLevel,
 }
@@ -157,6 +159,7 @@ impl WritePolicy {
             special_small_bytes: 0,
             embedded_data: true,
             hole_birth: true,
+            accounting_room: true,
             second_level: SecondLevel::All,
         }
     }

@@ -61,6 +61,11 @@ impl AsyncDestroy {
         list.ok_or_else(|| DslError::corrupt("list of blocks to be freed", OBJECT_DIRECTORY))
     }
 
+    /// Gives a pool that is upgraded to version 26 its list of blocks to be freed.
+    pub(crate) fn set_free_bpobj(&self, list: Bpobj) {
+        *self.free_bpobj.borrow_mut() = Some(list);
+    }
+
     /// The bptree of destroyed datasets, if there are any.
     pub(crate) fn bptree(&self) -> Option<ObjectId> {
         self.bptree.get()

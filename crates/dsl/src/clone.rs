@@ -9,7 +9,7 @@ use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
 use ondisk::zil::ZilHeader;
-use ondisk::{ObjectId, Txg};
+use ondisk::{ObjectId, Txg, pool_version};
 
 use crate::bptree;
 use crate::dataset_state::DatasetState;
@@ -393,16 +393,19 @@ impl DslPool {
         dir.origin_txg.set(old_dir.origin_txg.get());
         old_dir.change(|d| d.origin_obj = p.origin.object.0);
         old_dir.origin_txg.set(o.creation_txg);
-        zap::remove_int(mos, ObjectId(old_dir.phys().clones), p.clone.object.0, tx).await?;
-        if oldest.0 != 0 {
+        let lists_clones = self.features.has_version(pool_version::DEADLISTS);
+        if lists_clones {
+            zap::remove_int(mos, ObjectId(old_dir.phys().clones), p.clone.object.0, tx).await?;
+            let clones = self.clones_of(&dir, tx).await?;
+            zap::add_int(mos, clones, old_head.object.0, tx).await?;
+        }
+        if lists_clones && oldest.0 != 0 {
             let above = ObjectId(self.dataset_phys(oldest).await?.dir_obj);
             let above = self.dir(above).await?;
             let clones = self.clones_of(&above, tx).await?;
             zap::remove_int(mos, clones, old_head.object.0, tx).await?;
             zap::add_int(mos, clones, p.clone.object.0, tx).await?;
         }
-        let clones = self.clones_of(&dir, tx).await?;
-        zap::add_int(mos, clones, old_head.object.0, tx).await?;
         self.move_bookmarks(old_head.object, p.clone.object, o.creation_txg, tx)
             .await?;
         self.bookmarks_next_changed(p.clone.object, &p.origin.phys(), tx)
@@ -450,7 +453,7 @@ impl DslPool {
         let clones = ObjectId(snapshot.phys().next_clones_obj);
         for object in self.clones_listed(clones).await? {
             // The old head, or its oldest snapshot, has been moved already.
-            if object.0 == old_next {
+            if object.0 == old_next || from.phys().clones == 0 {
                 continue;
             }
             let clone_dir = ObjectId(self.dataset_phys(object).await?.dir_obj);

@@ -16,7 +16,6 @@ use crate::dsl_pool::{DslPool, Found, SpecialObjects};
 use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
-use crate::file_owner::owner_of;
 use crate::namecheck;
 use crate::object_directory::{self, LIST_BLOCK, NORMALIZE_TOUPPER, OBJECT_DIRECTORY};
 use crate::property::{DatasetKind, Property, Setting, Value};
@@ -103,10 +102,8 @@ impl DslPool {
             match setting {
                 Setting::Native(property, value) => {
                     self.check_feature(*property, value)?;
-                    if *property == Property::Version && value.number() != Some(5) {
-                        return Err(DslError::Unsupported {
-                            what: "this file system version",
-                        });
+                    if *property == Property::Version {
+                        self.check_file_system_version(value.number().unwrap_or(0))?;
                     }
                     let reserves =
                         matches!(property, Property::Reservation | Property::RefReservation);
@@ -197,7 +194,7 @@ impl DslPool {
     }
 
     /// Makes the directory of what is freed in the background.
-    async fn create_free_dir(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn create_free_dir(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let dir = self
             .create_dir(Some(root), object_directory::FREE_DIR, tx)
             .await?;
@@ -209,7 +206,7 @@ impl DslPool {
     }
 
     /// Makes the empty dataset all others are formally clones of, and its snapshot.
-    async fn create_origin(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn create_origin(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let dir = self
             .create_dir(Some(root), object_directory::ORIGIN_DIR, tx)
             .await?;
@@ -230,6 +227,9 @@ impl DslPool {
             ..DslDatasetPhys::default()
         };
         let snapshot = DslDatasetPhys {
+            // No block is as old, also of a pool that is upgraded. OpenZFS: module/zfs/dsl_dataset.c,
+            // dsl_dataset_snapshot_sync_impl
+            creation_txg: 1,
             next_snap_obj: head_object.0,
             num_children: 1,
             deadlist_obj: snapshot_deadlist.0,
@@ -470,7 +470,11 @@ impl DslPool {
         let mut create_flags = 0;
         let mut accounting = Vec::new();
         if objset_type == ObjsetType::ZFS {
-            create_flags = ACCOUNT_USERS;
+            create_flags = if self.features.has_version(pool_version::USERSPACE) {
+                ACCOUNT_USERS
+            } else {
+                0
+            };
             for (feature, flag) in [
                 ("userobj_accounting", ACCOUNT_OBJECTS),
                 ("project_quota", ACCOUNT_PROJECTS),
@@ -483,7 +487,7 @@ impl DslPool {
         }
         let options = ObjsetOptions {
             policy: write_policy(&scope, &self.features),
-            owner_of: Some(owner_of),
+            owner_of: self.owner_of(),
             create_flags,
             ..ObjsetOptions::dataset(state.object.0)
         };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use dmu::Objset;
 use ondisk::dsl::DslDatasetPhys;
 use ondisk::{ObjectId, Txg};
-use zil::Zilog;
+use zil::{LogWriting, Zilog};
 
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::{DirtySet, DslDir};
@@ -44,6 +44,8 @@ pub(crate) struct DatasetState {
     /// Features it needs since the last sync.
     pub(crate) wanted: RefCell<BTreeSet<&'static str>>,
     effective: RefCell<BTreeMap<Property, Value>>,
+    /// Whether its log is written.
+    log_writing: LogWriting,
     version: Cell<u64>,
     /// Its quota ZAPs, once looked for.
     pub(crate) quotas: Cell<Option<QuotaObjects>>,
@@ -58,10 +60,12 @@ impl DatasetState {
         dir: Rc<DslDir>,
         snapshot: Option<String>,
         phys: DslDatasetPhys,
+        log_writing: LogWriting,
         dirty: DirtySet,
     ) -> Self {
         Self {
             object,
+            log_writing,
             dir: RefCell::new(dir),
             snapshot: RefCell::new(snapshot),
             phys: Cell::new(phys),
@@ -130,7 +134,7 @@ impl DatasetState {
     /// Sets its objects; a head gets its intent log with them.
     pub(crate) fn set_objset(&self, objset: Option<Objset>) {
         let head = objset.as_ref().filter(|_| !self.phys().is_snapshot());
-        *self.log.borrow_mut() = head.map(Zilog::new);
+        *self.log.borrow_mut() = head.map(|objset| Zilog::new(objset, self.log_writing));
         // The ZAPs of the quotas are of the old objset.
         self.quotas.set(None);
         *self.objset.borrow_mut() = objset;

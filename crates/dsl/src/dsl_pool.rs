@@ -574,6 +574,7 @@ impl DslPool {
             dir.clone(),
             snapshot.clone(),
             phys,
+            self.log_writing(),
             self.loaded.dirty_datasets(),
         );
         if !phys.is_snapshot() {
@@ -674,6 +675,22 @@ impl DslPool {
         Ok(())
     }
 
+    /// What finds the owners of objects; none where space is not counted by owner.
+    pub(crate) fn owner_of(&self) -> Option<dmu::OwnerOf> {
+        let counted = self.features.has_version(pool_version::USERSPACE);
+        counted.then_some(owner_of)
+    }
+
+    /// Whether logs are written. Slim blocks came with version 23; before version 27 a snapshot must not have a log in it.
+    // OpenZFS: module/zfs/zil.c, zil_alloc_lwb (SPA_VERSION_SLIM_ZIL); module/zfs/dsl_dataset.c, dsl_dataset_snapshot_sync_impl
+    fn log_writing(&self) -> zil::LogWriting {
+        if self.features.has_version(pool_version::FAST_SNAPSHOTS) {
+            zil::LogWriting::Records
+        } else {
+            zil::LogWriting::Never
+        }
+    }
+
     async fn open_protected(
         self: &Rc<Self>,
         state: &Rc<DatasetState>,
@@ -687,7 +704,9 @@ impl DslPool {
             policy: write_policy(&scope, &self.features),
             read_only: snapshot || self.read_only,
             // Bonus buffers that are encrypted tell of no owner.
-            owner_of: (!matches!(protection, Protection::Raw)).then_some(owner_of),
+            owner_of: self
+                .owner_of()
+                .filter(|_| !matches!(protection, Protection::Raw)),
             ..ObjsetOptions::dataset(state.object.0)
         };
         let services = self.services.protected(protection);
@@ -779,6 +798,7 @@ impl DslPool {
             metadata_compression: compression,
             embedded_data: features.is_active("embedded_data"),
             hole_birth: features.is_active("hole_birth"),
+            accounting_room: features.has_version(pool_version::USERSPACE),
             ..WritePolicy::meta_objset()
         });
     }

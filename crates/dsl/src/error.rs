@@ -245,6 +245,12 @@ pub enum DslError {
     /// The pool or dataset was opened read-only.
     #[error("pool is read-only")]
     ReadOnly,
+    /// The pool is of a version that cannot hold what was asked for.
+    #[error("pool must be upgraded to {what}")]
+    PoolVersionTooOld {
+        /// What was asked for, as a verb with its object.
+        what: &'static str,
+    },
     /// Part of the format this version does not handle.
     #[error("{what} is not supported")]
     Unsupported {

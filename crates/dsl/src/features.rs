@@ -147,6 +147,18 @@ impl Features {
         self.0.pool_version.get()
     }
 
+    /// Makes the pool one of version `to`; the objects that count features are made where it is the first that has them. Syncing
+    /// context.
+    pub(crate) async fn set_pool_version(&self, to: u64, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "a pool is upgraded in syncing context");
+        if to >= SPA_VERSION_FEATURES && !self.has_version(SPA_VERSION_FEATURES) {
+            self.create_tables(tx).await?;
+        }
+        self.0.pool_version.set(to);
+        self.0.version.set(self.0.version.get() + 1);
+        Ok(())
+    }
+
     /// Whether the pool is of this version or newer.
     #[must_use]
     pub fn has_version(&self, version: u64) -> bool {

@@ -91,12 +91,26 @@ impl Hierarchy {
         &self.0.features
     }
 
-    /// Enables a feature and those it depends on, and what follows from them. Syncing context.
+    /// Makes the pool one of version `to`: nothing happens when it is of that or a newer one. Syncing context.
+    ///
+    /// # Errors
+    /// Of the object layer, after which the txg must not be committed.
+    pub async fn upgrade(&self, to: u64, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "a pool is upgraded in syncing context");
+        if self.0.features.has_version(to) {
+            return Ok(());
+        }
+        self.0.upgrade(to, tx).await
+    }
+
+    /// Enables a feature and those it depends on, and what follows from them; a pool without features is upgraded first. Syncing
+    /// context.
     ///
     /// # Errors
     /// `Unsupported` for an unknown name.
     pub async fn enable_feature(&self, name: &str, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "enable feature happens in syncing context");
+        self.upgrade(ondisk::SPA_VERSION_FEATURES, tx).await?;
         self.0.features.enable(name, tx).await?;
         self.0.apply_mos_policy();
         let root = self.0.dir(self.0.root_dir()).await?;

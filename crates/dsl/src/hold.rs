@@ -7,7 +7,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::dsl::dataset_flags;
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, pool_version};
 
 use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
@@ -113,6 +113,11 @@ impl DslPool {
         name: &str,
         tag: &str,
     ) -> Result<Rc<DatasetState>> {
+        if !self.features.has_version(pool_version::USERREFS) {
+            return Err(DslError::PoolVersionTooOld {
+                what: "hold snapshots",
+            });
+        }
         if tag.len() > TAG_MAX {
             return Err(DslError::NameTooLong { name: tag.into() });
         }

@@ -30,6 +30,7 @@ mod empty_bpobj;
 mod error;
 mod features;
 mod file_owner;
+mod file_system_version;
 mod flat_deadlist;
 mod hierarchy;
 mod hold;
@@ -61,6 +62,7 @@ mod sync;
 mod sync_state;
 mod sync_task;
 mod types;
+mod upgrade;
 mod userspace;
 mod write_policy;
 
@@ -75,7 +77,7 @@ pub use hierarchy::Hierarchy;
 pub use key_format::{KeyFormat, NewKey, PlannedKey};
 pub use new_encryption::plan_root_key;
 pub use received_properties::{ReceivedChange, StoredProperties};
-pub use setprop::feature_needed;
+pub use setprop::{feature_needed, version_needed};
 pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,

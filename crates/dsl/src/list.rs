@@ -503,7 +503,7 @@ impl DslPool {
     }
 
     /// The pool's root and everything below it, in no order.
-    async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<DslDir>>> {
+    pub(crate) async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<DslDir>>> {
         let root = self.dir(self.root_dir()).await?;
         let mut dirs = self.dirs_below(&root).await?;
         dirs.push(root);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap;
 use ondisk::dsl::zapified_keys;
-use ondisk::{Compression, ObjectId, Txg};
+use ondisk::{Compression, ObjectId, Txg, pool_version};
 
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
@@ -82,12 +82,7 @@ impl DslPool {
     ) -> Result<()> {
         for setting in settings {
             let Setting::Native(property, value) = setting else {
-                if matches!(setting, Setting::UserQuota(..)) {
-                    // Stored in the file system's objset: `Dataset::set_user_quota`.
-                    return Err(DslError::Unsupported {
-                        what: "a user quota at this place",
-                    });
-                }
+                self.check_other_setting(found, setting)?;
                 continue;
             };
             if found.snapshot.is_some() {
@@ -130,19 +125,37 @@ impl DslPool {
                         what: "a volume's size at this place",
                     });
                 }
-                Property::Version if number != 5 => {
-                    return Err(DslError::Unsupported {
-                        what: "this file system version",
-                    });
-                }
+                Property::Version => self.check_file_system_upgrade(found, number).await?,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Checks that the pool has the feature a value needs.
+    /// Checks a setting that is no native property's.
+    fn check_other_setting(&self, found: &Found, setting: &Setting) -> Result<()> {
+        let has_properties = self.features.has_version(pool_version::SNAPSHOT_PROPERTIES);
+        if found.snapshot.is_some() && !has_properties {
+            return Err(DslError::PoolVersionTooOld {
+                what: "set properties of snapshots",
+            });
+        }
+        if matches!(setting, Setting::UserQuota(..)) {
+            // Stored in the file system's objset: `Dataset::set_user_quota`.
+            return Err(DslError::Unsupported {
+                what: "a user quota at this place",
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks that the pool has the version and the feature a value needs.
     pub(crate) fn check_feature(&self, property: Property, value: &Value) -> Result<()> {
+        if !self.features.has_version(version_needed(property, value)) {
+            return Err(DslError::PoolVersionTooOld {
+                what: "set this property or value",
+            });
+        }
         match feature_needed(property, value) {
             Some(feature) if !self.features.is_enabled(feature) => {
                 Err(DslError::FeatureDisabled { feature })
@@ -231,9 +244,13 @@ impl DslPool {
                         let state = self.load_dataset(found.dataset, None).await?;
                         self.activate(&state, "zstd_compress", tx).await?;
                     }
+                    // Kept in the file system.
+                    Property::Version => {
+                        self.upgrade_file_system(found, number, tx).await?;
+                        continue;
+                    }
                     // Fixed at creation, kept in the file system.
-                    Property::Version
-                    | Property::Utf8Only
+                    Property::Utf8Only
                     | Property::Normalization
                     | Property::CaseSensitivity
                     | Property::Encryption
@@ -454,10 +471,11 @@ impl DslPool {
                 .iter()
                 .any(|s| matches!(s, Setting::Native(p, _) if *p == property));
             if !given {
-                let default = if property == Property::Version { 5 } else { 0 };
                 let number = match property {
-                    Property::Version => default,
-                    _ => fixed.get(&property).copied().unwrap_or(default),
+                    Property::Version => {
+                        pool_version::newest_file_system(self.features.pool_version())
+                    }
+                    _ => fixed.get(&property).copied().unwrap_or(0),
                 };
                 settings.push(Setting::Native(property, Value::Number(number)));
             }
@@ -470,6 +488,29 @@ fn history_text(value: &Value) -> String {
     match value {
         Value::Number(n) => n.to_string(),
         Value::Text(text) => text.clone(),
+    }
+}
+
+/// Returns the oldest version of pools in which a property can have a value.
+// OpenZFS: module/zfs/zfs_ioctl.c, zfs_check_settable
+#[must_use]
+pub fn version_needed(property: Property, value: &Value) -> u64 {
+    /// Values of `compression` from `gzip-1` to `gzip-9`. OpenZFS: include/sys/zio.h, zio_compress
+    const GZIP: std::ops::RangeInclusive<u64> = 5..=13;
+    const ZLE: u64 = 14;
+    /// The value `passthrough-x` of `aclinherit`. OpenZFS: include/sys/fs/zfs.h
+    const PASSTHROUGH_X: u64 = 5;
+    let number = value.number().unwrap_or(0);
+    match property {
+        Property::Compression if GZIP.contains(&number) => pool_version::GZIP_COMPRESSION,
+        Property::Compression if number == ZLE => pool_version::ZLE_COMPRESSION,
+        Property::Copies if number > 1 => pool_version::DITTO_BLOCKS,
+        Property::Dedup if number != 2 => pool_version::DEDUP,
+        Property::RefQuota | Property::RefReservation if number != 0 => {
+            pool_version::REFRESERVATION
+        }
+        Property::AclInherit if number == PASSTHROUGH_X => pool_version::PASSTHROUGH_X,
+        _ => pool_version::INITIAL,
     }
 }
 

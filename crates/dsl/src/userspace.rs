@@ -129,6 +129,19 @@ impl Dataset {
         Ok(objects)
     }
 
+    /// Refuses a file system whose version counts no space by owner.
+    // OpenZFS: module/zfs/zfs_quota.c, zfs_set_userquota (ZPL_VERSION_USERSPACE)
+    async fn check_counts_by_owner(&self, objset: &Objset) -> Result<()> {
+        const VERSION_USERSPACE: u64 = 4;
+        let version = zap::lookup_u64(objset, MASTER_NODE, "VERSION").await?;
+        if version.is_some_and(|version| version < VERSION_USERSPACE) {
+            return Err(DslError::PoolVersionTooOld {
+                what: "set this quota, and the file system with 'zfs upgrade'",
+            });
+        }
+        Ok(())
+    }
+
     /// Sets a quota of a user, group or project; `name` is the property's up to its `@`, and 0 is no
     /// limit. On disk when it returns.
     ///
@@ -144,6 +157,7 @@ impl Dataset {
             self.needs_enabled("project_quota")?;
         }
         let objset = self.objset();
+        self.check_counts_by_owner(&objset).await?;
         let mut objects = self.quota_objects(&objset).await?;
         if objects[slot] == 0 && limit == 0 {
             return Ok(());

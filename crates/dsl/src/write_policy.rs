@@ -1,7 +1,7 @@
 //! The write policy of blocks (checksum, compression, copies) that follows from properties and features.
 
 use dmu::{SecondLevel, WritePolicy};
-use ondisk::{ChecksumKind, Compression};
+use ondisk::{ChecksumKind, Compression, pool_version};
 
 use crate::features::Features;
 use crate::property::{DEDUP_VERIFY, Property};
@@ -68,6 +68,7 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
         special_small_bytes: scope.number(Property::SpecialSmallBlocks),
         embedded_data: features.is_active("embedded_data"),
         hole_birth: features.is_active("hole_birth"),
+        accounting_room: features.has_version(pool_version::USERSPACE),
         second_level: match scope.number(Property::SecondaryCache) {
             0 => SecondLevel::Nothing,
             1 => SecondLevel::Metadata,

@@ -500,6 +500,7 @@ pub(crate) fn fill_root(
             })
         };
         let props = zpl::RootProps {
+            version: number(Property::Version).unwrap_or(ondisk::znode::ZPL_VERSION),
             case: match number(Property::CaseSensitivity) {
                 Some(1) => zpl::CaseSensitivity::Insensitive,
                 Some(2) => zpl::CaseSensitivity::Mixed,

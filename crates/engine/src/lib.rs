@@ -69,6 +69,7 @@ pub use dsl::{
     SnapshotPage, SnapshotPosition, Subject, Traffic, Usage, UsageOf,
 };
 pub use ondisk::feature::Feature;
+pub use ondisk::pool_version;
 /// The form of events.
 pub use ondisk::{NvList, NvValue};
 pub use pool::{

@@ -176,6 +176,29 @@ impl PoolHandle {
         })
     }
 
+    /// Returns the pool's version: 1 to 28, or 5000 when features say what it knows.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub fn version(&self) -> Request<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(|context| async move { Ok(context.pool.version()) })
+                .await
+        })
+    }
+
+    /// Upgrades the pool to a newer version, 2 to 28 or 5000; nothing happens when it is of that or a newer one. The change is on
+    /// stable storage when this returns; older software cannot use the pool any more.
+    ///
+    /// # Errors
+    /// The version is not known, or the pool is read-only.
+    pub fn upgrade(&self, version: u64) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(move |context| async move { Ok(context.pool.upgrade(version).await?) })
+                .await
+        })
+    }
+
     /// Sets a pool property, a feature (`feature@x=enabled`) or a user property.
     ///
     /// The change is on stable storage when this returns.

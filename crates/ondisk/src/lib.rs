@@ -55,6 +55,7 @@ pub mod zap;
 pub mod zil;
 pub mod zil_record;
 pub mod znode;
+pub mod znode_phys;
 
 pub use block_pointer::{BlockPointer, CryptParams, Dva, EmbeddedKind, NewBlock};
 pub use dnode::{
@@ -65,7 +66,9 @@ pub use error::{DecodeError, Result};
 pub use kinds::{ChecksumKind, Compression};
 pub use nvlist::{NvList, NvValue};
 pub use object_type::{ByteswapClass, ObjectType};
-pub use objset::{OBJSET_SIZE, ObjsetPhys, ObjsetType, objset_flags};
+pub use objset::{
+    OBJSET_SIZE, OBJSET_SIZE_WITHOUT_ACCOUNTING, ObjsetPhys, ObjsetType, objset_flags,
+};
 pub use uberblock::{Heartbeat, RaidzReflow, Uberblock};
 pub use units::{Guid, ObjectId, Txg};
 

@@ -9,6 +9,9 @@ use crate::{DNODE_MIN_SIZE, DecodeError, DnodePhys, Result};
 
 /// Bytes of an objset block as written today.
 pub const OBJSET_SIZE: usize = 4096;
+/// Bytes of an objset block without accounting of owners, as pools before version 15 have them.
+// OpenZFS: include/sys/dmu_objset.h, OBJSET_PHYS_SIZE_V1
+pub const OBJSET_SIZE_WITHOUT_ACCOUNTING: usize = 1024;
 /// First byte of the type.
 const TYPE_AT: usize = 704;
 

@@ -21,6 +21,8 @@ pub(crate) const STATE_CACHE: u64 = 4;
 /// What is said of the pool as a whole in every label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
+    /// Version of the pool: 1 to 28, or 5000.
+    pub(crate) version: u64,
     /// Stored name.
     pub(crate) name: String,
     /// Guid of the pool and of the root vdev.
@@ -40,6 +42,7 @@ impl Identity {
     pub(crate) fn from_list(list: &NvList) -> Option<Self> {
         let text = |key: &str| list.str(key).map(str::to_owned);
         Some(Self {
+            version: list.u64("version")?,
             name: text("name")?,
             guid: list.u64("pool_guid")?,
             errata: list.u64("errata").unwrap_or(0),
@@ -53,9 +56,14 @@ impl Identity {
         })
     }
 
+    /// Whether labels and config object name features.
+    fn has_features(&self) -> bool {
+        self.version >= SPA_VERSION_FEATURES
+    }
+
     fn base(&self, state: u64, txg: u64) -> NvList {
         let mut list = NvList::new()
-            .with("version", SPA_VERSION_FEATURES)
+            .with("version", self.version)
             .with("name", self.name.as_str())
             .with("state", state)
             .with("txg", txg)
@@ -230,7 +238,9 @@ pub(crate) fn for_mos(
     list.insert_flag("com.delphix:has_per_vdev_zaps");
     insert_children(&mut list, tree);
     list.insert("vdev_tree", tree.to_nvlist());
-    list.insert("features_for_read", feature_list(features));
+    if identity.has_features() {
+        list.insert("features_for_read", feature_list(features));
+    }
     list
 }
 
@@ -252,7 +262,9 @@ pub(crate) fn for_label(
     }
     insert_children(&mut list, tree);
     list.insert("vdev_tree", top.to_nvlist(ConfigTarget::Label, true));
-    list.insert("features_for_read", feature_list(features));
+    if identity.has_features() {
+        list.insert("features_for_read", feature_list(features));
+    }
     list
 }
 

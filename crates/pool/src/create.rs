@@ -15,7 +15,7 @@ use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
 use ondisk::feature::Feature;
 use ondisk::{
     BlockPointer, Guid, NvList, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES,
-    TXG_INITIAL, Uberblock,
+    TXG_INITIAL, Uberblock, pool_version,
 };
 use runtime::Handle;
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind};
@@ -25,6 +25,7 @@ use crate::auxiliary::AuxiliaryKind;
 use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
 use crate::ddt::DedupTables;
+use crate::import::assemble::OLDEST_WRITTEN;
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
 use crate::pool::{ImportSession, ImportedPool, Pool, PoolParts};
@@ -42,12 +43,24 @@ const _: () = assert!(RAIDZ_CHILDREN_MAX <= u8::MAX as usize);
 
 /// A request whose property values have been checked.
 struct CheckedSpec {
+    version: u64,
     ashift: Option<u8>,
     comment: Option<String>,
     compatibility: Option<String>,
     cachefile: Option<String>,
     features: Vec<(String, bool)>,
     stored: BTreeMap<String, StoredValue>,
+}
+
+impl CheckedSpec {
+    /// The features of the new pool; none of a version that has no features.
+    fn features_to_enable(&self, spec: &PoolSpec) -> Result<Vec<&'static Feature>, PoolError> {
+        if self.version == SPA_VERSION_FEATURES {
+            features::of_new_pool(spec.features, &self.features)
+        } else {
+            Ok(Vec::new())
+        }
+    }
 }
 
 impl Pool {
@@ -64,7 +77,7 @@ impl Pool {
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> dsl::Result<()> + 'static,
     ) -> Result<Self, PoolError> {
         let checked = check(&spec)?;
-        let enable = features::of_new_pool(spec.features, &checked.features)?;
+        let enable = checked.features_to_enable(&spec)?;
         check_enabled(&spec, &checked, &enable)?;
         let tree = open_new_tree(handle, &spec, checked.ashift).await?;
 
@@ -83,21 +96,17 @@ impl Pool {
             BlockReferenceTables::new(&mos, &tree),
         );
         opened.store.activate(SpaceMapSource::of(&space), &[]);
-        let options = HierarchyOptions {
-            pool_name: spec.name.clone(),
-            read_only: false,
-            version: SPA_VERSION_FEATURES,
-        };
-        let new = NewHierarchy {
-            version: SPA_VERSION_FEATURES,
-            features: enable,
-            settings: spec.settings.clone(),
-            key: spec.key.clone(),
-        };
+        let (options, new) = new_hierarchy(&spec, checked.version, enable);
         let hierarchy = Hierarchy::create(&mos, options, new, init, &tx).await?;
 
         let guid = tree.config().guid.0;
-        let identity = new_identity(&spec, guid, checked.comment, checked.compatibility);
+        let identity = new_identity(
+            &spec,
+            checked.version,
+            guid,
+            checked.comment,
+            checked.compatibility,
+        );
         let session = new_session(handle, &spec, checked.cachefile);
         let pool = Self(Rc::new(ImportedPool::new(PoolParts {
             handle,
@@ -135,11 +144,13 @@ impl Pool {
 
 fn new_identity(
     spec: &PoolSpec,
+    version: u64,
     guid: u64,
     comment: Option<String>,
     compatibility: Option<String>,
 ) -> Identity {
     Identity {
+        version,
         name: spec.name.clone(),
         guid,
         errata: 0,
@@ -187,6 +198,26 @@ fn check_enabled(
         ));
     }
     check_root_settings(&spec.settings, enable)
+}
+
+/// What the datasets of a new pool begin with.
+fn new_hierarchy(
+    spec: &PoolSpec,
+    version: u64,
+    features: Vec<&'static Feature>,
+) -> (HierarchyOptions, NewHierarchy) {
+    let options = HierarchyOptions {
+        pool_name: spec.name.clone(),
+        read_only: false,
+        version,
+    };
+    let new = NewHierarchy {
+        version,
+        features,
+        settings: spec.settings.clone(),
+        key: spec.key.clone(),
+    };
+    (options, new)
 }
 
 /// Checks that a new pool has the features that properties of its root dataset need. Encryption has words of its own.
@@ -300,6 +331,7 @@ impl ImportedPool {
             "create pool objects happens in syncing context"
         );
         let mos = self.mos();
+        let version = self.hierarchy().features().pool_version();
         let history = history::create(mos, self.store().space().deflated_size, tx).await?;
         zap::add_u64(mos, DIRECTORY, "history", history.0, tx).await?;
         self.set_objects(|objects| objects.history = history);
@@ -309,14 +341,14 @@ impl ImportedPool {
             .await?
             .is_none()
         {
-            zap::add_u64(mos, DIRECTORY, "creation_version", SPA_VERSION_FEATURES, tx).await?;
+            zap::add_u64(mos, DIRECTORY, "creation_version", version, tx).await?;
         }
         if zap::lookup_u64(mos, DIRECTORY, "deflate").await?.is_none() {
             zap::add_u64(mos, DIRECTORY, "deflate", 1, tx).await?;
         }
         self.create_vdev_objects(tx).await?;
         properties::set::store_all(self, stored, tx).await?;
-        let text = history::version_text(&self.session.host);
+        let text = history::version_text(version, &self.session.host);
         self.log_internal("create", &text, tx).await?;
         if let Some(command) = command {
             let record = history::command_record(command, 0, self.unix_time(), &self.session.host);
@@ -441,7 +473,7 @@ pub(crate) fn tree_spec<'a>(
 /// What [`Pool::create`](crate::Pool::create) would say.
 pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
     let checked = check(spec)?;
-    let enable = features::of_new_pool(spec.features, &checked.features)?;
+    let enable = checked.features_to_enable(spec)?;
     check_root_settings(&spec.settings, &enable)
 }
 
@@ -452,7 +484,7 @@ pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
 /// `Invalid` for the pool's properties, `Dsl` when those of the root dataset do not go together.
 pub fn plan_root_key(spec: &PoolSpec, salt: u64) -> Result<Option<dsl::PlannedKey>, PoolError> {
     let checked = check(spec)?;
-    let enable = features::of_new_pool(spec.features, &checked.features)?;
+    let enable = checked.features_to_enable(spec)?;
     check_root_settings(&spec.settings, &enable)?;
     let has_feature = enable.iter().any(|feature| feature.name == "encryption");
     Ok(dsl::plan_root_key(&spec.settings, has_feature, salt)?)
@@ -473,6 +505,7 @@ fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
         spec.tops().map(|(vdev, _)| vdev),
     )?;
     let mut checked = CheckedSpec {
+        version: SPA_VERSION_FEATURES,
         ashift: None,
         comment: None,
         compatibility: None,
@@ -489,6 +522,7 @@ fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
                     .stored
                     .insert(name.clone(), StoredValue::Number(u64::from(ashift)));
             }
+            properties::set::PropertyChange::Version(version) => checked.version = version,
             properties::set::PropertyChange::Comment(text) => checked.comment = text,
             properties::set::PropertyChange::Compatibility(text) => checked.compatibility = text,
             properties::set::PropertyChange::Cachefile(text) => checked.cachefile = text,
@@ -507,7 +541,47 @@ fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
             }
         }
     }
+    check_version(spec, &checked)?;
     Ok(checked)
+}
+
+/// Checks that a pool of the version asked for can have what is asked for.
+// OpenZFS: module/zfs/vdev.c, vdev_alloc; module/zfs/vdev_raidz.c, vdev_raidz_init; module/zfs/spa.c, spa_validate_aux
+fn check_version(spec: &PoolSpec, checked: &CheckedSpec) -> Result<(), PoolError> {
+    let refuse = |what: &str| Err(PoolError::Invalid(what.into()));
+    let version = checked.version;
+    if version == SPA_VERSION_FEATURES {
+        return Ok(());
+    }
+    if version < OLDEST_WRITTEN {
+        return Err(PoolError::VersionTooOldForWrite(version));
+    }
+    if !checked.features.is_empty() {
+        return refuse("'feature@' and 'version' properties cannot be specified together");
+    }
+    let parity = spec.tops().map(|(vdev, _)| vdev.parity()).max();
+    if parity.is_some_and(|parity| parity > 2) && version < pool_version::RAIDZ3 {
+        return refuse("operation not supported on this type of pool");
+    }
+    if !spec.caches.is_empty() && version < pool_version::L2CACHE {
+        return refuse("operation not supported on this type of pool");
+    }
+    check_settings_of_version(&spec.settings, version)
+}
+
+/// Checks that a pool of a version can hold the properties of its root dataset.
+fn check_settings_of_version(settings: &[Setting], version: u64) -> Result<(), PoolError> {
+    for setting in settings {
+        if let Setting::Native(property, value) = setting
+            && dsl::version_needed(*property, value) > version
+        {
+            return Err(dsl::DslError::PoolVersionTooOld {
+                what: "set this property or value",
+            }
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Checks the shapes of new vdevs, and that no device is named twice.

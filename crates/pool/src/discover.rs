@@ -523,7 +523,7 @@ fn status_reason(
     health: Health,
     version: u64,
 ) -> (StatusReason, Vec<String>) {
-    if version > 28 && version != ondisk::SPA_VERSION_FEATURES {
+    if !ondisk::pool_version::is_known(version) {
         return (StatusReason::VersionNewer, Vec::new());
     }
     let unsupported: Vec<String> = label_features(label)
@@ -535,6 +535,7 @@ fn status_reason(
         return (StatusReason::UnsupportedFeatureRead, unsupported);
     }
     let reason = match health {
+        Health::Online if version < ondisk::SPA_VERSION_FEATURES => StatusReason::VersionOlder,
         Health::Online => StatusReason::Ok,
         Health::Degraded => {
             let offline_only = tops

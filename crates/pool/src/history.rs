@@ -8,7 +8,7 @@
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::{index, len64};
 use ondisk::history::{HistoryPhys, RECORD_HEADER, keys, packed_len};
-use ondisk::{NvList, ObjectId, ObjectType, SPA_VERSION_FEATURES};
+use ondisk::{NvList, ObjectId, ObjectType};
 
 use crate::status::{HistoryEvent, HistoryRecord};
 use crate::{HostIdentity, PoolError};
@@ -81,10 +81,10 @@ pub(crate) fn command_record(command: &str, user: u64, time: u64, host: &HostIde
 
 /// The text of the events `create`, `open` and `import`: which software on which machine.
 // OpenZFS: module/zfs/spa_history.c, spa_history_log_version
-pub(crate) fn version_text(host: &HostIdentity) -> String {
+pub(crate) fn version_text(pool_version: u64, host: &HostIdentity) -> String {
     let machine = format!("{} {}", host.hostname, host.kernel);
     format!(
-        "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
+        "pool version {pool_version}; software version sanbox-{}; uts {}",
         env!("CARGO_PKG_VERSION"),
         machine.trim_end()
     )

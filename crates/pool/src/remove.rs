@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dmu::{Tx, zap};
-use ondisk::{Guid, NvList, ObjectId};
+use ondisk::{Guid, NvList, ObjectId, pool_version};
 use vdev::{VdevConfig, labels};
 
 use crate::auxiliary::AuxiliaryKind;
@@ -102,6 +102,11 @@ impl ImportedPool {
     }
 
     async fn remove_log(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
+        if !self.hierarchy().features().has_version(pool_version::HOLES) {
+            return Err(PoolError::Invalid(
+                "pool must be upgraded to support log removal".into(),
+            ));
+        }
         self.empty_log_vdev(id).await?;
         self.stop_rebuild(id).await;
         let disks = Rc::new(RefCell::new(Vec::new()));

@@ -29,7 +29,7 @@ mod walk;
 pub use claim::{Claimed, LoggedReference, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
 pub use itx::{Intent, ItxKind};
-pub use log::{SyncOutcome, Zilog};
+pub use log::{LogWriting, SyncOutcome, Zilog};
 pub use replay::{Record, ReplayStream, WriteBody};
 pub use stats::{LogBlocks, ZilStats};
 

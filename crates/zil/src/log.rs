@@ -53,6 +53,17 @@ pub(crate) struct LogState {
     /// Everything on disk is freed by the sync of this txg or a later one; with it, blocks older than this session.
     pub(crate) discard: RefCell<Option<(Txg, Vec<BlockPointer>)>>,
     pub(crate) stats: RefCell<ZilStats>,
+    /// Whether blocks of the log are written.
+    writing: LogWriting,
+}
+
+/// Whether a log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogWriting {
+    /// Commits write records.
+    Records,
+    /// Commits sync the txg: the pool is of a version whose logs have another form.
+    Never,
 }
 
 /// What the sync of a txg leaves to do.
@@ -76,7 +87,7 @@ impl Zilog {
     /// Opens the log of an objset; one per objset. A claimed log in its header waits for [`Zilog::replay`], or is freed
     /// by the next sync if it is empty.
     #[must_use]
-    pub fn new(objset: &Objset) -> Self {
+    pub fn new(objset: &Objset, writing: LogWriting) -> Self {
         if !crate::is_own(&objset.zil_header(), objset.id()) {
             objset.discard_zil_header();
         }
@@ -97,6 +108,7 @@ impl Zilog {
             replayed: RefCell::default(),
             discard: RefCell::default(),
             stats: RefCell::default(),
+            writing,
         }));
         log.header_changed();
         log
@@ -191,6 +203,9 @@ impl Zilog {
             !self.0.objset.services().is_raw(),
             "an object set without its keys is not changed by what is logged"
         );
+        if self.0.writing == LogWriting::Never {
+            return;
+        }
         let splits = matches!(intent, Intent::Write { .. });
         let fits = splits || (intent.size() <= RECORD_MAX && !intent.is_unlogged());
         let intent = if fits { intent } else { Intent::Unlogged };
@@ -222,6 +237,10 @@ impl Zilog {
     pub async fn commit(&self, object: Option<ObjectId>) -> Result<()> {
         let state = &self.0;
         state.stats.borrow_mut().commits += 1;
+        if state.writing == LogWriting::Never {
+            // Not that txg alone: a change of before may be in one that is being synced.
+            return Ok(state.clock.wait_synced(state.clock.open_txg()).await?);
+        }
         let target = state.itxs.borrow_mut().choose(object);
         state.commits.borrow_mut().join(target);
         loop {

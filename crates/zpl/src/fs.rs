@@ -18,7 +18,7 @@ use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
 use crate::reaper::Reaper;
 use crate::sa::attrs::stored_time;
-use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
+use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, StoredAttrs, layout, legacy};
 use crate::znode::{XATTR, Znode, ZnodeCache, ZnodeParts};
 use crate::{Attr, CaseSensitivity, Change, FileId, FileType, FsError, FsResult, Made, WccAttr};
 
@@ -30,6 +30,8 @@ pub(crate) const TYPE_DIRECTORY: ObjectType = ObjectType::DIRECTORY_CONTENTS;
 pub(crate) const MASTER: ObjectId = ObjectId(1);
 /// Greatest size of a file; OpenZFS: MAXOFFSET_T.
 pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
+/// The version of file systems whose files have system attributes. OpenZFS: include/sys/zfs_znode.h, ZPL_VERSION_SA
+pub(crate) const VERSION_SA: u64 = 5;
 /// Znodes that stay in memory without a user: some 40 MiB.
 const ZNODES_MAX: usize = 65536;
 
@@ -150,6 +152,21 @@ impl Master {
             }
     }
 
+    /// Whether files have records of fixed form instead of system attributes.
+    pub(crate) fn has_records(&self) -> bool {
+        self.version < VERSION_SA
+    }
+
+    /// Takes back from settings what files of this version cannot have.
+    fn limit(&self, mut settings: Settings) -> Settings {
+        if self.has_records() {
+            settings.xattr_sa = false;
+            settings.project_quota = false;
+            settings.dnode_slots = 1;
+        }
+        settings
+    }
+
     /// Returns whether names are looked up by their normalized form.
     pub(crate) fn matches_normalized(&self) -> bool {
         match self.case {
@@ -185,18 +202,18 @@ impl Fs {
         let handle = os.services().handle.clone();
         let master = Master::read(&os).await?;
         let settings_version = backing.settings_version();
-        let mut settings = backing.settings();
+        let mut settings = master.limit(backing.settings());
         settings.read_only |= options.read_only;
-        let sa = if let Some(object) = master.sa {
-            SaTables::open(&os, object).await?
-        } else {
-            // Versions before 5 have records of fixed form only; they can be read.
-            settings.read_only = true;
-            SaTables::open(&os, MASTER).await?
-        };
-        if master.version > 5 {
+        if master.version > VERSION_SA {
             return Err(FsError::NotSupported);
         }
+        if master.version == 0 || master.sa.is_some() == master.has_records() {
+            return Err(FsError::Corrupt(
+                "the version of the file system and its attributes",
+            ));
+        }
+        // Where there are none, nothing is looked up in the tables.
+        let sa = SaTables::open(&os, master.sa.unwrap_or(MASTER)).await?;
         let root = FileId {
             object: master.root,
             generation: 0,
@@ -278,8 +295,8 @@ impl Fs {
     pub(crate) fn settings(&self) -> Settings {
         let version = self.0.backing.settings_version();
         if self.0.settings_version.replace(version) != version {
-            let mut settings = self.0.backing.settings();
-            settings.read_only |= self.0.options.read_only || self.0.master.sa.is_none();
+            let mut settings = self.0.master.limit(self.0.backing.settings());
+            settings.read_only |= self.0.options.read_only;
             if settings.acl_type != self.0.settings.get().acl_type {
                 self.0.acl_epoch.set(self.0.acl_epoch.get() + 1);
             }
@@ -446,12 +463,23 @@ impl Fs {
             } else {
                 None
             };
+            let mut acl_object = 0;
             let (attrs, plan) = match bonus.bonus_type {
                 BONUS_SA => {
                     let (attrs, plan) = self.0.sa.decode(&bonus.bytes, spill.as_deref())?;
                     (attrs, Some(plan))
                 }
-                BONUS_ZNODE => (legacy::decode(&bonus.bytes)?, None),
+                BONUS_ZNODE => {
+                    let acl = match legacy::external_acl(&bonus.bytes)? {
+                        Some((object, len)) => {
+                            acl_object = object;
+                            Some(self.os().read(ObjectId(object), 0, len).await?)
+                        }
+                        None => None,
+                    };
+                    let stays = self.0.master.has_records();
+                    (legacy::decode(&bonus.bytes, acl.as_deref(), stays)?, None)
+                }
                 _ => return Err(FsError::Stale),
             };
             let Some(file_type) = FileType::of_mode(attrs.mode) else {
@@ -478,6 +506,7 @@ impl Fs {
                 slots: info.slots,
                 has_spill: info.has_spill,
                 legacy: bonus.bonus_type == BONUS_ZNODE,
+                acl_object,
             };
             let since = self.0.backing.open_txg();
             let znode = Znode::new(parts, self.0.attr_cache.clone(), since);
@@ -544,6 +573,9 @@ impl Fs {
 
     /// Returns the layouts attributes need, storing those that are new. Called before the transaction that uses them.
     pub(crate) async fn plan(&self, attrs: &Attrs, slots: u8) -> FsResult<Plan> {
+        if self.0.master.has_records() {
+            return Ok(Plan::of_records());
+        }
         let bonus_max = layout::bonus_max(slots);
         let sa = &self.0.sa;
         if sa.is_registered(attrs) {
@@ -588,7 +620,6 @@ impl Fs {
         tx: &Tx,
     ) -> FsResult<()> {
         let id = znode.object_id();
-        let registry = self.0.sa.registry();
         let shape = attrs.shape();
         if znode
             .plan
@@ -599,36 +630,42 @@ impl Fs {
             let spill: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
             attrs.order = plan.bonus.attrs.iter().chain(spill).copied().collect();
         }
-        let mut bonus = Vec::with_capacity(layout::bonus_max(1));
-        let mut spill = Vec::new();
-        attrs.encode(&registry, plan, &mut bonus, &mut spill);
         let os = self.os();
-        let result: FsResult<()> = async {
+        let result: FsResult<bool> = async {
+            let StoredAttrs {
+                bonus_type,
+                bonus,
+                spill,
+            } = self
+                .stored_attrs(&attrs, plan, &znode.acl_object, tx)
+                .await?;
             if spill.is_empty() {
                 // The room of the spill block's pointer may be needed.
                 if znode.has_spill.get() {
                     os.set_spill(id, None, tx).await?;
                 }
-                os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
+                os.set_bonus(id, bonus_type, &bonus, tx).await?;
             } else {
-                os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
+                os.set_bonus(id, bonus_type, &bonus, tx).await?;
                 let same = znode.has_spill.get()
                     && os.spill(id).await?.is_some_and(|old| old[..] == spill[..]);
                 if !same {
                     os.set_spill(id, Some(&spill), tx).await?;
                 }
             }
-            Ok(())
+            Ok(!spill.is_empty())
         }
         .await;
-        if let Err(error) = result {
-            // What is stored is not known now: the next access reads it again.
-            self.0.znodes.remove(znode.object);
-            znode.invalidate_cached();
-            return Err(error);
+        match result {
+            Ok(has_spill) => znode.has_spill.set(has_spill),
+            Err(error) => {
+                // What is stored is not known now: the next access reads it again.
+                self.0.znodes.remove(znode.object);
+                znode.invalidate_cached();
+                return Err(error);
+            }
         }
-        znode.has_spill.set(!spill.is_empty());
-        znode.legacy.set(false);
+        znode.legacy.set(self.0.master.has_records());
         self.clear_atime_pending(znode);
         *znode.plan.borrow_mut() = Some((shape, plan.clone()));
         *znode.attrs.borrow_mut() = attrs;

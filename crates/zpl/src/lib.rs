@@ -28,6 +28,7 @@ mod replay;
 mod root;
 mod sa;
 mod setattr;
+mod stored_attrs;
 mod types;
 mod unlinked;
 mod xattr;

@@ -1,5 +1,6 @@
 //! Making files: regular, directories, symbolic links, special nodes; and further names of existing ones.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use dmu::zap::{self, ZapSpec};
@@ -10,10 +11,10 @@ use ondisk::nvlist::NvValue;
 use crate::acl::posix::{self, PosixAcl};
 use crate::backing::{META_BYTES, Weight};
 use crate::fs::{Fs, TYPE_DIRECTORY, TYPE_FILE};
-use crate::names::{OBJECT_MASK, entry_value};
+use crate::names::OBJECT_MASK;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::sa::attrs::stored_time;
-use crate::sa::{Attrs, BONUS_SA, Plan};
+use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, StoredAttrs, legacy};
 use crate::znode::{ACL_AUTO_INHERIT, PROJID, XATTR, Znode, ZnodeParts, stored_device};
 use crate::{
     CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime,
@@ -265,7 +266,7 @@ impl Fs {
             self.os(),
             dir.object_id(),
             name,
-            entry_value(file_type, file.object),
+            self.entry_value(file_type, file.object),
             &tx,
         )
         .await;
@@ -364,6 +365,9 @@ impl Fs {
         attrs.ctime = now;
         attrs.crtime = set.crtime.map_or(now, stored_time);
         attrs.flags = flags::ARCHIVE | flags::AV_MODIFIED;
+        if self.0.master.has_records() {
+            attrs.flags &= legacy::flags_known(self.0.master.version);
+        }
         if is_dir {
             attrs.flags |= ACL_AUTO_INHERIT;
         }
@@ -418,7 +422,6 @@ impl Fs {
     ) -> FsResult<Rc<Znode>> {
         let given = self.0.given.take();
         attrs.generation = given.map_or(tx.txg().0, |given| given.generation);
-        let (mut bonus, mut spill) = (Vec::with_capacity(320), Vec::new());
         let spill_attrs: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
         attrs.order = plan
             .bonus
@@ -427,7 +430,12 @@ impl Fs {
             .chain(spill_attrs)
             .copied()
             .collect();
-        attrs.encode(&self.0.sa.registry(), plan, &mut bonus, &mut spill);
+        let acl_object = Cell::new(0);
+        let StoredAttrs {
+            bonus_type,
+            bonus,
+            spill,
+        } = self.stored_attrs(&attrs, plan, &acl_object, tx).await?;
         let bonus_len = u16::try_from(bonus.len()).expect("a bonus is at most a dnode");
         if slots > 1 {
             self.0.backing.needs_large_dnodes();
@@ -436,7 +444,8 @@ impl Fs {
         let object = self
             .allocate_object(&attrs, (bonus_len, slots), number, tx)
             .await?;
-        self.os().set_bonus(object, BONUS_SA, &bonus, tx).await?;
+        self.os().set_bonus(object, bonus_type, &bonus, tx).await?;
+        self.write_long_target(object, &attrs, tx).await?;
         if !spill.is_empty() {
             self.os().set_spill(object, Some(&spill), tx).await?;
         }
@@ -447,7 +456,8 @@ impl Fs {
             block_size: 512,
             slots,
             has_spill: !spill.is_empty(),
-            legacy: false,
+            legacy: bonus_type == BONUS_ZNODE,
+            acl_object: acl_object.get(),
         };
         let znode = Znode::new(parts, self.0.attr_cache.clone(), tx.txg());
         znode.last_txg.set(tx.txg());
@@ -466,9 +476,14 @@ impl Fs {
         tx: &Tx,
     ) -> FsResult<ObjectId> {
         let is_dir = attrs.mode >> 12 == 4;
+        let bonus_type = if self.0.master.has_records() {
+            BONUS_ZNODE
+        } else {
+            BONUS_SA
+        };
         if !is_dir {
             let spec = AllocSpec::new(TYPE_FILE)
-                .bonus(BONUS_SA, bonus_len)
+                .bonus(bonus_type, bonus_len)
                 .slots(slots);
             let Some(number) = number else {
                 return Ok(self.os().allocate(spec, tx).await?);
@@ -483,7 +498,7 @@ impl Fs {
         };
         let spec = ZapSpec {
             normalization,
-            bonus: (BONUS_SA, bonus_len),
+            bonus: (bonus_type, bonus_len),
             slots,
             ..ZapSpec::new(TYPE_DIRECTORY)
         };
@@ -492,6 +507,21 @@ impl Fs {
         };
         zap::create_at(self.os(), number, &spec, tx).await?;
         Ok(number)
+    }
+
+    /// Writes the target of a symbolic link that does not lie behind its record: it is the object's content.
+    // OpenZFS: module/zfs/zfs_sa.c, zfs_sa_symlink
+    async fn write_long_target(&self, object: ObjectId, attrs: &Attrs, tx: &Tx) -> FsResult<()> {
+        let Some(target) = attrs.symlink.as_deref() else {
+            return Ok(());
+        };
+        if !self.0.master.has_records() || legacy::is_short_target(target) {
+            return Ok(());
+        }
+        let len = u32::try_from(target.len().next_multiple_of(512)).expect("a path's length");
+        self.os().set_block_size(object, len, tx).await?;
+        self.os().write(object, 0, target, tx).await?;
+        Ok(())
     }
 
     /// Takes back an object that got no name.
@@ -552,7 +582,7 @@ impl Fs {
         let plan = self.plan_for(&file, &attrs).await?;
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
-        let value = entry_value(file.file_type(), file.object & OBJECT_MASK);
+        let value = self.entry_value(file.file_type(), file.object & OBJECT_MASK);
         self.note_name(name);
         zap::add_u64(self.os(), dir.object_id(), name, value, &tx).await?;
         self.store(&file, attrs, &plan, &tx).await?;

@@ -22,6 +22,9 @@ const COOKIE_PARENT: u64 = 2;
 /// Entries read from a directory at a time.
 const BATCH: usize = 256;
 
+/// The version of file systems whose directory entries have types. OpenZFS: include/sys/zfs_znode.h
+const VERSION_ENTRY_TYPES: u64 = 2;
+
 /// A name found in a directory.
 pub(crate) struct Found {
     pub(crate) object: u64,
@@ -29,8 +32,16 @@ pub(crate) struct Found {
     pub(crate) stored: Vec<u8>,
 }
 
-pub(crate) fn entry_value(file_type: FileType, object: u64) -> u64 {
-    file_type.dirent() << 60 | object
+impl Fs {
+    /// The value of a directory entry; file systems of version 1 have no types in them.
+    // OpenZFS: module/os/linux/zfs/zfs_dir.c, zfs_dirent (ZPL_VERSION_DIRENT_TYPE)
+    pub(crate) fn entry_value(&self, file_type: FileType, object: u64) -> u64 {
+        if self.0.master.version < VERSION_ENTRY_TYPES {
+            object
+        } else {
+            file_type.dirent() << 60 | object
+        }
+    }
 }
 
 impl Fs {

@@ -9,7 +9,6 @@ use runtime::sync::MutexGuard;
 use crate::backing::{META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::make::{check_moved_directory, check_project};
-use crate::names::entry_value;
 use crate::permission::{self, EXECUTE};
 use crate::sa::Attrs;
 use crate::znode::{Exclusive, XATTR, Znode};
@@ -241,7 +240,7 @@ impl Fs {
         name: &[u8],
         tx: &Tx,
     ) -> FsResult<()> {
-        let value = entry_value(what.source.file_type(), what.source.object);
+        let value = self.entry_value(what.source.file_type(), what.source.object);
         let dir = what.dirs.to.object_id();
         match replaced {
             Some(replaced) if replaced == name => {
@@ -313,7 +312,7 @@ impl Fs {
         let to_plan = self.plan_for(to, &to_attrs).await?;
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         for (dir, found, file) in [(from, &one_found, &other), (to, &other_found, &one)] {
-            let value = ZapValue::U64(vec![entry_value(file.file_type(), file.object)]);
+            let value = ZapValue::U64(vec![self.entry_value(file.file_type(), file.object)]);
             zap::update(self.os(), dir.object_id(), &found.stored, &value, &tx).await?;
         }
         self.store(&one, one_attrs, &one_plan, &tx).await?;

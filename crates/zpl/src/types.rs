@@ -506,6 +506,8 @@ pub enum CaseSensitivity {
 /// How a new file system is made; all but the owner and mode can never change afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootProps {
+    /// Version of the file system, 1 to 5.
+    pub version: u64,
     /// Owner of the root directory.
     pub uid: u32,
     /// Group of the root directory.
@@ -527,6 +529,7 @@ pub struct RootProps {
 impl Default for RootProps {
     fn default() -> Self {
         Self {
+            version: ondisk::znode::ZPL_VERSION,
             uid: 0,
             gid: 0,
             mode: 0o755,

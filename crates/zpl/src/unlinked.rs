@@ -37,6 +37,7 @@ impl Fs {
             znode.set_dead();
             self.clear_atime_pending(znode);
             self.0.znodes.remove(znode.object);
+            self.free_acl_object(&znode.acl_object, tx).await?;
             self.os().free_object(znode.object_id(), tx).await?;
             return Ok(false);
         }
@@ -219,6 +220,7 @@ impl Fs {
         znode.set_dead();
         self.clear_atime_pending(&znode);
         self.0.znodes.remove(object);
+        self.free_acl_object(&znode.acl_object, &tx).await?;
         self.os().free_object(znode.object_id(), &tx).await?;
         zap::remove_int(self.os(), set, object, &tx).await?;
         Ok(())

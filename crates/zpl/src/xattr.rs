@@ -17,7 +17,7 @@ use crate::backing::{AclType, META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
 use crate::make::NewFile;
-use crate::names::{OBJECT_MASK, entry_value};
+use crate::names::OBJECT_MASK;
 use crate::permission::{self, READ, WRITE};
 use crate::sa::Attrs;
 use crate::setattr::set_trivial_acl;
@@ -454,7 +454,7 @@ impl Fs {
                 os,
                 dir.object_id(),
                 name,
-                entry_value(FileType::Regular, file.object),
+                self.entry_value(FileType::Regular, file.object),
                 tx,
             )
             .await?;

@@ -45,6 +45,8 @@ pub(crate) struct Znode {
     pub(crate) has_spill: Cell<bool>,
     /// The bonus is the legacy record.
     pub(crate) legacy: Cell<bool>,
+    /// The object that holds the ACL for which the legacy record has no room, or 0.
+    pub(crate) acl_object: Cell<u64>,
     pub(crate) holds: Cell<u64>,
     /// No name is left; the object is in the unlinked set.
     pub(crate) unlinked: Cell<bool>,
@@ -84,6 +86,7 @@ pub(crate) struct ZnodeParts {
     pub(crate) slots: u8,
     pub(crate) has_spill: bool,
     pub(crate) legacy: bool,
+    pub(crate) acl_object: u64,
 }
 
 impl Znode {
@@ -100,6 +103,7 @@ impl Znode {
             plan: RefCell::new(parts.plan.map(|plan| (shape, plan))),
             has_spill: Cell::new(parts.has_spill),
             legacy: Cell::new(parts.legacy),
+            acl_object: Cell::new(parts.acl_object),
             holds: Cell::new(0),
             unlinked: Cell::new(false),
             dead: Cell::new(false),

@@ -87,6 +87,7 @@ fn options() -> HierarchyOptions {
     HierarchyOptions {
         pool_name: "p".to_owned(),
         read_only: false,
+        version: ondisk::SPA_VERSION_FEATURES,
     }
 }
 
@@ -131,6 +132,7 @@ impl Rig {
         let kind = ObjsetType::META;
         let mos = Objset::create(&services, kind, ObjsetOptions::meta_objset(), &tx);
         let new = NewHierarchy {
+            version: ondisk::SPA_VERSION_FEATURES,
             features: FEATURES
                 .iter()
                 .map(|name| ondisk::feature::Feature::by_name(name).expect("a feature"))

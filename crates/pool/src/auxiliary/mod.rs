@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dmu::{Tx, zap};
-use ondisk::{Guid, NvList, ObjectId, SPA_VERSION_FEATURES};
+use ondisk::{Guid, NvList, ObjectId};
 use runtime::{Disk, DiskMode, Handle};
 use vdev::labels::{self, LabelSet};
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig, VdevKind};
@@ -149,7 +149,7 @@ impl ImportedPool {
             return Ok(());
         }
         let mut label = NvList::new()
-            .with("version", SPA_VERSION_FEATURES)
+            .with("version", self.hierarchy().features().pool_version())
             .with("state", kind.label_state())
             .with("guid", config.guid.0);
         if kind == AuxiliaryKind::Cache {

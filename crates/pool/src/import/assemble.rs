@@ -8,9 +8,10 @@ use std::rc::Rc;
 use dmu::{Objset, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::feature::Feature;
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock, pool_version};
 use runtime::Handle;
 use vdev::{AllocationBias, Tree, VdevConfig};
+use zio::BlockStore;
 
 use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
@@ -26,7 +27,7 @@ use crate::status::PoolState;
 use crate::{PoolError, log_space_map};
 
 /// The oldest version of pools that are written to.
-const OLDEST_WRITTEN: u64 = SPA_VERSION_FEATURES;
+pub(crate) const OLDEST_WRITTEN: u64 = pool_version::REFRESERVATION;
 
 /// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
 #[allow(
@@ -45,21 +46,11 @@ pub(crate) async fn assemble(
 ) -> Result<Pool, PoolError> {
     let mos = opened.mos.clone();
     let version = uberblock.version;
-    if version >= SPA_VERSION_FEATURES {
-        check_features(&mos, &tree, policy.readonly).await?;
-    } else if version < OLDEST_WRITTEN && !policy.readonly {
-        return Err(PoolError::VersionTooOldForWrite(version));
-    }
-    opened.store.set_salt(read_salt(&mos).await?);
-    if zap::lookup_u64(&mos, DIRECTORY, "deflate")
-        .await?
-        .unwrap_or(0)
-        == 0
-    {
-        opened.store.count_raw_space();
-    }
+    check_features(&mos, &tree, version, policy.readonly).await?;
+    prepare_store(&opened.store, &mos).await?;
 
-    let (identity, name) = identity_and_name(config, policy)?;
+    let (mut identity, name) = identity_and_name(config, policy)?;
+    identity.version = version;
     let options = HierarchyOptions {
         pool_name: name.clone(),
         read_only: policy.readonly,
@@ -128,8 +119,19 @@ fn identity_and_name(
     Ok((identity, name))
 }
 
-/// Refuses a pool with active features that cannot be opened as asked.
-async fn check_features(mos: &Objset, tree: &Tree, readonly: bool) -> Result<(), PoolError> {
+/// Refuses a pool of a version, or with active features, that cannot be opened as asked.
+async fn check_features(
+    mos: &Objset,
+    tree: &Tree,
+    version: u64,
+    readonly: bool,
+) -> Result<(), PoolError> {
+    if version < SPA_VERSION_FEATURES {
+        return match version < OLDEST_WRITTEN && !readonly {
+            true => Err(PoolError::VersionTooOldForWrite(version)),
+            false => Ok(()),
+        };
+    }
     let mut unsupported = unsupported_features(mos).await?;
     // Counted only from the first txg of the expansion on, but a child may be listed before.
     if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
@@ -145,6 +147,19 @@ async fn check_features(mos: &Objset, tree: &Tree, readonly: bool) -> Result<(),
         return Err(PoolError::UnsupportedForWrite {
             features: unsupported.unwritable,
         });
+    }
+    Ok(())
+}
+
+/// Tells the store what the meta-objset says of checksums and of how space is counted.
+async fn prepare_store(store: &BlockStore, mos: &Objset) -> Result<(), PoolError> {
+    store.set_salt(read_salt(mos).await?);
+    if zap::lookup_u64(mos, DIRECTORY, "deflate")
+        .await?
+        .unwrap_or(0)
+        == 0
+    {
+        store.count_raw_space();
     }
     Ok(())
 }

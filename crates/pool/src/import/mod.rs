@@ -259,7 +259,8 @@ impl Pool {
             return Ok(pool);
         }
         pool.0.dirty_config();
-        let text = crate::history::version_text(&policy.host);
+        let version = pool.0.hierarchy().features().pool_version();
+        let text = crate::history::version_text(version, &policy.host);
         // A pool that is opened again was not exported. OpenZFS: module/zfs/spa.c, spa_load_impl and spa_import
         let reopened = policy.command.is_none();
         pool.0

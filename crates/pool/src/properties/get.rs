@@ -137,7 +137,11 @@ impl ImportedPool {
             PoolProperty::Health => (words(status.health.as_str()), None),
             PoolProperty::Guid => (Number(status.guid), None),
             PoolProperty::LoadGuid => (Number(self.session.load_guid), None),
-            PoolProperty::Version => (Absent, Default),
+            // Pools with features have no version to speak of.
+            PoolProperty::Version => match self.hierarchy().features().pool_version() {
+                ondisk::SPA_VERSION_FEATURES => (Absent, Default),
+                version => (Number(version), Local),
+            },
             PoolProperty::Bootfs => match stored {
                 Some(StoredValue::Number(object)) if object != 0 => {
                     (self.dataset_name(object).await, Local)

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use dmu::{Tx, zap};
-use ondisk::ObjectType;
 use ondisk::feature::Feature;
+use ondisk::{ObjectType, pool_version};
 
 use crate::PoolError;
 use crate::features::{Support, support};
@@ -34,6 +34,8 @@ pub(crate) enum PropertyChange {
     Cachefile(Option<String>),
     /// Name of a dataset, looked up when set.
     Bootfs(Option<String>),
+    /// Upgrades the pool to this version.
+    Version(u64),
     /// Enables a feature.
     Feature { name: String, enabled: bool },
 }
@@ -131,7 +133,10 @@ fn parse_native(
         PoolProperty::Readonly => Err(bad(format!(
             "property '{name}' can only be set at import time"
         ))),
-        PoolProperty::Version => Err(bad(format!("property '{name}' number {value} is invalid."))),
+        PoolProperty::Version => match parse_number(value)? {
+            version if pool_version::is_known(version) => Ok(PropertyChange::Version(version)),
+            _ => Err(bad(format!("property '{name}' number {value} is invalid."))),
+        },
         PoolProperty::DedupTableQuota => match value {
             "auto" => Ok(store(u64::MAX)),
             "none" => Ok(store(0)),
@@ -178,6 +183,24 @@ impl Pool {
         }
     }
 
+    /// Returns the version of the pool: 1 to 28, or 5000 when features say what it knows.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.0.hierarchy().features().pool_version()
+    }
+
+    /// Upgrades the pool to a newer version and waits until that is on stable storage. Nothing happens when it is of that or a newer
+    /// version.
+    ///
+    /// # Errors
+    /// `Invalid` for a version that is not known; `ReadOnly`, `Suspended`.
+    pub async fn upgrade(&self, version: u64) -> Result<(), PoolError> {
+        if self.version() >= version {
+            return Ok(());
+        }
+        self.set_property("version", &version.to_string()).await
+    }
+
     /// Sets a pool property (`zpool set NAME=VALUE`) and waits until it is on stable storage.
     ///
     /// # Errors
@@ -202,6 +225,13 @@ impl Pool {
                         "feature '{feature}' is not supported by this software yet"
                     )));
                 }
+            }
+            PropertyChange::Version(version)
+                if *version < self.0.hierarchy().features().pool_version() =>
+            {
+                return Err(bad(format!(
+                    "property '{name}' number {version} is invalid."
+                )));
             }
             PropertyChange::Cachefile(path) => {
                 self.0.session.cachefile.replace(path.clone());
@@ -277,11 +307,26 @@ impl ImportedPool {
                 let stored = StoredValue::Number(object.0);
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
+            PropertyChange::Version(version) => self.upgrade(version, tx).await,
             PropertyChange::Feature { name, .. } => {
+                self.upgrade(pool_version::FEATURES, tx).await?;
                 self.hierarchy().enable_feature(&name, tx).await?;
                 Ok(())
             }
         }
+    }
+
+    /// Makes the pool one of version `to`, where it is of an older one. Labels and uberblock of this txg say so.
+    async fn upgrade(&self, to: u64, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "a pool is upgraded in syncing context");
+        if self.hierarchy().features().has_version(to) {
+            return Ok(());
+        }
+        self.hierarchy().upgrade(to, tx).await?;
+        self.config
+            .change_identity(|identity| identity.version = to);
+        self.dirty_config();
+        Ok(())
     }
 
     /// Reads the stored properties of an existing pool.

@@ -264,7 +264,16 @@ impl ImportedPool {
                 .collect();
             return (StatusReason::Resilvering, stale);
         }
-        (StatusReason::Ok, Vec::new())
+        (self.reason_of_version(), Vec::new())
+    }
+
+    /// What is to be said of a pool without a fault.
+    fn reason_of_version(&self) -> StatusReason {
+        if self.hierarchy().features().pool_version() < ondisk::SPA_VERSION_FEATURES {
+            StatusReason::VersionOlder
+        } else {
+            StatusReason::Ok
+        }
     }
 
     /// Whether a resilver of either kind runs.

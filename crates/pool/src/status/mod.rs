@@ -86,6 +86,8 @@ pub enum StatusReason {
     FailingDevice,
     /// Written by newer software.
     VersionNewer,
+    /// Of a version from before features.
+    VersionOlder,
     /// Last used by another host.
     HostidMismatch,
     /// Possibly in use by another host now.

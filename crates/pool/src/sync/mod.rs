@@ -444,6 +444,7 @@ impl ImportedPool {
         }
         let now = self.unix_time();
         let mut uberblock = Uberblock::new(txg, self.tree().guid_sum(), now, self.mos().root());
+        uberblock.version = self.hierarchy().features().pool_version();
         self.mark_multihost(&mut uberblock);
         let began = self.handle().now();
         assert!(

@@ -16,6 +16,14 @@ pub(crate) use registry::Plan;
 use ondisk::ObjectType;
 use ondisk::sa::{ATTRIBUTES, attr};
 
+/// The bytes of attributes.
+pub(crate) struct StoredAttrs {
+    pub(crate) bonus_type: ObjectType,
+    pub(crate) bonus: Vec<u8>,
+    /// Empty when there is no spill block.
+    pub(crate) spill: Vec<u8>,
+}
+
 /// Bonus type of system attributes.
 pub(crate) const BONUS_SA: ObjectType = ObjectType::SA;
 /// Bonus type of the fixed record of old versions.

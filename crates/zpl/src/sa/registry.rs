@@ -22,6 +22,20 @@ pub(crate) struct Plan {
     pub(crate) bonus_len: usize,
 }
 
+impl Plan {
+    /// The plan of file systems whose files have records of fixed form.
+    pub(crate) fn of_records() -> Self {
+        Self {
+            bonus: Rc::new(Layout {
+                number: 0,
+                attrs: Box::default(),
+            }),
+            spill: None,
+            bonus_len: 0,
+        }
+    }
+}
+
 /// What the attribute numbers of a file system mean.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {

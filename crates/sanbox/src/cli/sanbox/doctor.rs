@@ -126,7 +126,11 @@ async fn examine(report: &mut Report<'_>, pool: &PoolHandle) {
     let Ok(status) = pool.status().await else {
         return;
     };
-    if status.reason == StatusReason::Ok || status.reason == StatusReason::FeaturesDisabled {
+    let is_well = matches!(
+        status.reason,
+        StatusReason::Ok | StatusReason::FeaturesDisabled | StatusReason::VersionOlder
+    );
+    if is_well {
         if status.health == Health::Online {
             report.good(format!("pool '{name}' is {}", status.health.as_str()));
         }

@@ -92,8 +92,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             }
         }
     }
-    let mut old: Vec<(DatasetInfo, u64)> = Vec::new();
-    let mut already = 0;
+    let mut found: Vec<(PoolHandle, DatasetInfo, u64)> = Vec::new();
     for (pool, root) in &roots {
         let filter = DatasetFilter {
             root: root.clone(),
@@ -101,38 +100,22 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             kinds: vec![DatasetKind::Filesystem],
         };
         let query = PropertyQuery::Named(vec!["version".to_owned()]);
-        let found = pool.datasets(&filter, &query).await;
-        let found =
-            found.map_err(|error| session.fail(format!("cannot open '{root}': {error}")))?;
-        for info in found {
+        let listed = pool.datasets(&filter, &query).await;
+        let listed =
+            listed.map_err(|error| session.fail(format!("cannot open '{root}': {error}")))?;
+        for info in listed {
             let version = info.property("version").and_then(|p| p.value.number());
-            match version {
-                Some(version) if version < if upgrade { wanted } else { NEWEST } => {
-                    old.push((info, version));
-                }
-                _ => already += 1,
-            }
+            found.push((pool.clone(), info, version.unwrap_or(NEWEST)));
         }
     }
     if upgrade {
-        for (info, version) in &old {
-            session.out.error(format!(
-                "cannot set property for '{}': version {version} cannot be upgraded by this version of sanbox",
-                info.name
-            ));
-        }
-        session.out.line("0 filesystems upgraded");
-        if already > 0 {
-            session
-                .out
-                .line(format!("{already} filesystems already at this version"));
-        }
-        return if old.is_empty() { Ok(()) } else { Err(Exit(1)) };
+        return upgrade_all(session, &found, wanted).await;
     }
     session.out.line(format!(
         "This system is currently running ZFS filesystem version {NEWEST}.\n"
     ));
-    if old.is_empty() {
+    found.retain(|(_, _, version)| *version < NEWEST);
+    if found.is_empty() {
         session
             .out
             .line("All filesystems are formatted with the current version.");
@@ -144,8 +127,53 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
          subsequent snapshots) will no longer be accessible by older software versions.\n\n\n\
          VER  FILESYSTEM\n---  ------------",
     );
-    for (info, version) in old {
+    for (_, info, version) in found {
         session.out.line(format!("{version:2}   {}", info.name));
     }
     Ok(())
+}
+
+/// Makes all of these file systems ones of version `wanted`.
+// OpenZFS: cmd/zfs/zfs_main.c, upgrade_set_callback (words)
+async fn upgrade_all(
+    session: &Session,
+    found: &[(PoolHandle, DatasetInfo, u64)],
+    wanted: u64,
+) -> Outcome {
+    let (mut upgraded, mut already, mut failed) = (0, 0, 0);
+    let needed = engine::pool_version::for_file_system(wanted);
+    for (pool, info, version) in found {
+        let name = &info.name;
+        if pool.version().await.unwrap_or(0) < needed {
+            session.out.line(format!(
+                "{name}: can not be upgraded; the pool version needs to first be upgraded\nto version {needed}\n"
+            ));
+            failed += 1;
+        } else if *version < wanted {
+            let settings = [("version".to_owned(), wanted.to_string())];
+            match pool.set_dataset_properties(name, &settings).await {
+                Ok(()) => upgraded += 1,
+                Err(error) => {
+                    session
+                        .out
+                        .error(format!("cannot set property for '{name}': {error}"));
+                    failed += 1;
+                }
+            }
+        } else if *version > wanted {
+            session.out.line(format!(
+                "{name}: can not be downgraded; it is already at version {version}"
+            ));
+            failed += 1;
+        } else {
+            already += 1;
+        }
+    }
+    session.out.line(format!("{upgraded} filesystems upgraded"));
+    if already > 0 {
+        session
+            .out
+            .line(format!("{already} filesystems already at this version"));
+    }
+    if failed == 0 { Ok(()) } else { Err(Exit(1)) }
 }

@@ -588,6 +588,9 @@ fn candidate_text(candidate: &Candidate) -> String {
         StatusReason::VersionNewer => {
             Some("The pool is formatted using an incompatible version.\n".to_owned())
         }
+        StatusReason::VersionOlder => {
+            Some("The pool is formatted using a legacy on-disk version.\n".to_owned())
+        }
         StatusReason::FeaturesDisabled => Some(
             "Some supported features are not enabled on the pool.\n\t(Note that they may be \
              intentionally disabled if the\n\t'compatibility' property is set.)\n"
@@ -619,7 +622,7 @@ fn candidate_text(candidate: &Candidate) -> String {
         text.push_str(&format!("status: {reason}"));
     }
     let action = match (status.health, status.reason) {
-        (Health::Online, StatusReason::FeaturesDisabled) => {
+        (Health::Online, StatusReason::FeaturesDisabled | StatusReason::VersionOlder) => {
             "The pool can be imported using its name or numeric identifier, though\n\tsome features \
              will not be available without an explicit 'zpool upgrade'."
         }

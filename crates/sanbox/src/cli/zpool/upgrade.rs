@@ -1,4 +1,4 @@
-//! `zpool upgrade`: what pools lack of the features that this version writes, and enabling them.
+//! `zpool upgrade`: pools of old versions, what others lack of the features that this version writes, and the change of both.
 
 use engine::pool_property::{PropertyEntry, PropertyValue};
 use engine::{PoolHandle, supported_features};
@@ -28,11 +28,49 @@ pub(super) const UPGRADE: Command = Command {
     ..Command::NEW
 };
 
-/// The version that means: look at the features. Pools of older ones are not imported.
-// OpenZFS: include/sys/fs/zfs.h, SPA_VERSION_FEATURES
-const FEATURES: u64 = 5000;
+/// The version that means: look at the features.
+const FEATURES: u64 = engine::pool_version::FEATURES;
 /// The last version before features.
-const LAST_NUMBERED: u64 = 28;
+const LAST_NUMBERED: u64 = engine::pool_version::BEFORE_FEATURES;
+
+const NUMBERED: &str = "\
+The following legacy versions are also supported:
+
+VER  DESCRIPTION
+---  --------------------------------------------------------
+ 1   Initial ZFS version
+ 2   Ditto blocks (replicated metadata)
+ 3   Hot spares and double parity RAID-Z
+ 4   zpool history
+ 5   Compression using the gzip algorithm
+ 6   bootfs pool property
+ 7   Separate intent log devices
+ 8   Delegated administration
+ 9   refquota and refreservation properties
+ 10  Cache devices
+ 11  Improved scrub performance
+ 12  Snapshot properties
+ 13  snapused property
+ 14  passthrough-x aclinherit
+ 15  user/group space accounting
+ 16  stmf property support
+ 17  Triple-parity RAID-Z
+ 18  Snapshot user holds
+ 19  Log device removal
+ 20  Compression using zle (zero-length encoding)
+ 21  Deduplication
+ 22  Received properties
+ 23  Slim ZIL
+ 24  System attributes
+ 25  Improved scrub stats
+ 26  Improved snapshot deletion performance
+ 27  Improved snapshot creation performance
+ 28  Multiple vdev replacements
+
+For more information on a particular version, including supported releases,
+see the ZFS Administration Guide.
+
+";
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_upgrade (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
@@ -101,15 +139,30 @@ fn list_features(session: &Session) {
         out.line(format!("{:<37}{kind}", feature.name));
         out.line(format!("     {}", feature.description));
     }
-    out.line("\nPools with numbered versions (before features) are not imported.\n");
+    out.line("");
+    out.text(NUMBERED);
 }
 
 /// Shows what could be enabled, pool by pool.
 async fn list_lacking(session: &Session, pools: &[PoolHandle]) {
     let out = &session.out;
-    out.line("All pools are formatted using feature flags.\n");
+    let mut old = Vec::new();
+    for pool in pools {
+        let version = pool.version().await.unwrap_or(FEATURES);
+        if version < FEATURES {
+            old.push((version, pool.name()));
+        }
+    }
+    if old.is_empty() {
+        out.line("All pools are formatted using feature flags.\n");
+    } else {
+        list_old(session, &old);
+    }
     let mut first = true;
     for pool in pools {
+        if old.iter().any(|(_, name)| *name == pool.name()) {
+            continue;
+        }
         let properties = pool.properties().await.unwrap_or_default();
         let lacking = lacking(&properties, &Requested::All);
         if lacking.is_empty() {
@@ -138,11 +191,28 @@ async fn list_lacking(session: &Session, pools: &[PoolHandle]) {
     });
 }
 
+fn list_old(session: &Session, old: &[(u64, &str)]) {
+    let out = &session.out;
+    out.line(
+        "The following pools are formatted with legacy version numbers and can\n\
+         be upgraded to use feature flags.  After being upgraded, these pools\n\
+         will no longer be accessible by software that does not support feature\n\
+         flags.\n\n\
+         Note that setting a pool's 'compatibility' feature to 'legacy' will\n\
+         inhibit upgrades.\n\n\
+         VER  POOL\n---  ------------",
+    );
+    for (version, name) in old {
+        out.line(format!("{version:2}   {name}"));
+    }
+    out.line("\nUse 'zpool upgrade -v' for a list of available legacy versions.");
+}
+
 /// Returns whether something went wrong.
 async fn upgrade_all(session: &Session, pools: &[PoolHandle], version: u64) -> bool {
     let mut changed = false;
     for pool in pools {
-        match enable(session, pool, version).await {
+        match upgrade(session, pool, version).await {
             Ok(count) => changed |= count > 0,
             Err(Exit(_)) => return true,
         }
@@ -164,14 +234,22 @@ async fn upgrade_all(session: &Session, pools: &[PoolHandle], version: u64) -> b
 
 /// Returns whether something went wrong.
 async fn upgrade_one(session: &Session, pool: &PoolHandle, version: u64) -> bool {
-    if version != FEATURES {
+    let current = pool.version().await.unwrap_or(0);
+    if current > version {
         session.out.line(format!(
-            "Pool '{}' is already formatted using more current version '{FEATURES}'.\n",
+            "Pool '{}' is already formatted using more current version '{current}'.\n",
             pool.name()
         ));
         return false;
     }
-    match enable(session, pool, version).await {
+    if current == version && version != FEATURES {
+        session.out.line(format!(
+            "Pool '{}' is already formatted using version {version}.\n",
+            pool.name()
+        ));
+        return false;
+    }
+    match upgrade(session, pool, version).await {
         Ok(0) => session.out.line(format!(
             "Pool '{}' already has all supported and requested features enabled.",
             pool.name()
@@ -182,11 +260,9 @@ async fn upgrade_one(session: &Session, pool: &PoolHandle, version: u64) -> bool
     false
 }
 
-/// Enables what the pool lacks and is to have; returns how many features these were.
-async fn enable(session: &Session, pool: &PoolHandle, version: u64) -> Result<usize, Exit> {
-    if version != FEATURES {
-        return Ok(0);
-    }
+/// Makes the pool one of `version`, if it is older, and enables the features that it is to have then; returns how many changes
+/// these were.
+async fn upgrade(session: &Session, pool: &PoolHandle, version: u64) -> Result<usize, Exit> {
     let properties = pool.properties().await.unwrap_or_default();
     let compatibility = properties
         .iter()
@@ -196,6 +272,40 @@ async fn enable(session: &Session, pool: &PoolHandle, version: u64) -> Result<us
         Some(PropertyValue::Text(text)) => text.as_str(),
         _ => "off",
     };
+    let old = pool.version().await.unwrap_or(version);
+    let mut changes = 0;
+    if old < version {
+        if compatibility == "legacy" {
+            return Err(session
+                .fail("Upgrade not performed because 'compatibility' property set to 'legacy'."));
+        }
+        if let Err(error) = pool.upgrade(version).await {
+            let name = pool.name();
+            return Err(session.fail(format!("cannot upgrade '{name}': {error}")));
+        }
+        let to = match version {
+            FEATURES => "feature flags".to_owned(),
+            version => format!("version {version}"),
+        };
+        session.out.line(format!(
+            "Successfully upgraded '{}' from version {old} to {to}.",
+            pool.name()
+        ));
+        changes += 1;
+    }
+    if version == FEATURES {
+        changes += enable(session, pool, compatibility).await?;
+    }
+    if changes > 0 {
+        session.out.line("");
+        session.record(pool).await;
+    }
+    Ok(changes)
+}
+
+/// Enables the features that the pool lacks and is to have; returns how many these were.
+async fn enable(session: &Session, pool: &PoolHandle, compatibility: &str) -> Result<usize, Exit> {
+    let properties = pool.properties().await.unwrap_or_default();
     let requested =
         Requested::of(compatibility).map_err(|why| session.fail(format!("Error: {why}")))?;
     let lacking = lacking(&properties, &requested);
@@ -214,10 +324,6 @@ async fn enable(session: &Session, pool: &PoolHandle, version: u64) -> Result<us
             ));
         }
         session.out.line(format!("  {feature}"));
-    }
-    if !lacking.is_empty() {
-        session.out.line("");
-        session.record(pool).await;
     }
     Ok(lacking.len())
 }

@@ -85,6 +85,14 @@ const EXPLANATIONS: &[Explanation] = &[
         message_id: Some("ZFS-8000-A5"),
     },
     Explanation {
+        cause: Cause::Reported(StatusReason::VersionOlder),
+        status: "The pool is formatted using a legacy on-disk format.  The pool can\n\tstill be used, but \
+             some features are unavailable.",
+        action: "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\tpool will no longer be \
+             accessible on software that does not support\n\tfeature flags.",
+        message_id: None,
+    },
+    Explanation {
         cause: Cause::Reported(StatusReason::HostidMismatch),
         status: "Mismatch between pool hostid and system hostid on imported pool.\n\tThis pool was \
              previously imported into a system with a different hostid,\n\tand then was verbatim \
@@ -427,6 +435,7 @@ mod tests {
             // Theirs destroys the pool.
             (Cause::Reported(R::FaultedDevice), "", OurAction),
             (Cause::Reported(R::FeaturesDisabled), "", Theirs),
+            (Cause::Reported(R::VersionOlder), "", Theirs),
             (Cause::Reported(R::Resilvering), "", Theirs),
             (Cause::Reported(R::RebuildScrub), "", Theirs),
             (Cause::Reported(R::OfflineDevice), "", Theirs),

@@ -77,6 +77,7 @@ impl Cause {
             Self::Reported(StatusReason::CorruptPool) => note::CORRUPTED_DATA,
             Self::Reported(StatusReason::HostidActive) | Self::NoHostId => "currently in use",
             Self::Reported(StatusReason::VersionNewer) => "newer version",
+            Self::Reported(StatusReason::VersionOlder) => "older version",
             Self::Reported(
                 StatusReason::UnsupportedFeatureRead | StatusReason::UnsupportedFeatureWrite,
             ) => "unsupported feature(s)",
@@ -128,7 +129,9 @@ impl PoolModel {
     pub(super) fn is_healthy(&self) -> bool {
         matches!(
             self.cause,
-            Cause::Reported(StatusReason::Ok | StatusReason::FeaturesDisabled)
+            Cause::Reported(
+                StatusReason::Ok | StatusReason::FeaturesDisabled | StatusReason::VersionOlder
+            )
         )
     }
 }
