@@ -57,6 +57,7 @@ mod replication;
 mod rpc;
 mod smb;
 mod snapdir;
+mod solaris_pools;
 mod stream_faults;
 mod streams;
 mod tour;

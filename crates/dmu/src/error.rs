@@ -5,7 +5,7 @@ use ondisk::{ObjectId, Txg};
 /// Why an operation on objects failed.
 ///
 /// The caller's mistakes (`NoSuchObject`, `ObjectExists`, `Invalid`, `TooLarge`, the `Zap*` family) are kept apart from
-/// broken disks (`Read`, `Write`) and broken bytes (`Corrupt`, `Decode`, `ForeignByteOrder`).
+/// broken disks (`Read`, `Write`) and broken bytes (`Corrupt`, `Decode`).
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DmuError {
     /// The object number is free, out of range, or inside another (large) dnode.
@@ -85,12 +85,6 @@ pub enum DmuError {
         what: &'static str,
         /// The decoder's error.
         source: ondisk::DecodeError,
-    },
-    /// The block was written by a host of the other byte order; this is not supported.
-    #[error("object set {objset} was written in big-endian byte order, which is not supported")]
-    ForeignByteOrder {
-        /// The object set.
-        objset: u64,
     },
     /// A block could not be read.
     #[error("cannot read objset {objset} object {object} level {level} block {block}: {source}")]

@@ -103,7 +103,7 @@ impl Objset {
     /// Opens the objset whose block `root` points to. Reads that block.
     ///
     /// # Errors
-    /// `Read`, `Decode`, `ForeignByteOrder`; `Invalid` when `root` is a hole.
+    /// `Read`, `Decode`; `Invalid` when `root` is a hole.
     pub async fn open(
         services: &Services,
         root: BlockPointer,
@@ -112,11 +112,6 @@ impl Objset {
         if root.is_hole() {
             return Err(DmuError::Invalid {
                 what: "the root pointer of an object set is a hole",
-            });
-        }
-        if !root.is_little_endian() {
-            return Err(DmuError::ForeignByteOrder {
-                objset: options.objset_id,
             });
         }
         let bookmark = Bookmark {
@@ -409,9 +404,6 @@ impl Objset {
         block: u64,
         class: IoClass,
     ) -> Result<IoBuf> {
-        if !bp.is_hole() && !bp.is_little_endian() {
-            return Err(DmuError::ForeignByteOrder { objset: self.0.id });
-        }
         let bookmark = Bookmark {
             objset: self.0.id,
             object: object.0,

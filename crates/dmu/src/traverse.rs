@@ -451,9 +451,6 @@ impl Traversal {
         block: u64,
     ) -> Result<IoBuf> {
         let objset = self.options.objset_id;
-        if !bp.is_little_endian() {
-            return Err(DmuError::ForeignByteOrder { objset });
-        }
         let bookmark = Bookmark {
             objset,
             object: object.0,

@@ -91,7 +91,7 @@ impl Ace {
     }
 
     /// Encoded bytes, by kind and flags.
-    const fn size_of(kind: u16, flags: u16) -> usize {
+    pub(crate) const fn size_of(kind: u16, flags: u16) -> usize {
         if Self::is_object(kind) {
             return 48;
         }

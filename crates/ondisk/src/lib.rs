@@ -24,6 +24,7 @@ pub mod bookmark;
 pub mod bptree;
 pub mod brt;
 pub mod bytes;
+pub mod byteswap;
 pub mod crypt;
 pub mod ddt;
 pub mod deleg;

@@ -74,6 +74,7 @@ impl Pool {
             txg.0,
             &imported.tree().config(),
             &imported.label_features(),
+            imported.objects.get().vdev_zap_map.0 != 0,
         );
         list.encode_xdr()
     }

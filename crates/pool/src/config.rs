@@ -233,9 +233,13 @@ pub(crate) fn for_mos(
     txg: u64,
     tree: &TreeConfig,
     features: &[String],
+    has_vdev_zaps: bool,
 ) -> NvList {
     let mut list = identity.base(state, txg);
-    list.insert_flag("com.delphix:has_per_vdev_zaps");
+    // OpenZFS believes it, and stops when the map of these ZAPs is missing. OpenZFS: module/zfs/spa.c, spa_ld_get_props
+    if has_vdev_zaps {
+        list.insert_flag("com.delphix:has_per_vdev_zaps");
+    }
     insert_children(&mut list, tree);
     list.insert("vdev_tree", tree.to_nvlist());
     if identity.has_features() {

@@ -306,7 +306,12 @@ fn known_tree(
     mut tops: LabeledTops,
     devices: &BTreeMap<u64, PathBuf>,
 ) -> (TreeConfig, Vec<VdevStatus>, Vec<String>) {
-    let children = newest.u64("vdev_children").unwrap_or(1).min(4096);
+    // Labels of old pools do not count the vdevs: there are at least those of which labels were found.
+    let labeled = tops
+        .keys()
+        .next_back()
+        .map_or(1, |last| last.saturating_add(1));
+    let children = newest.u64("vdev_children").unwrap_or(labeled).min(4096);
     let holes = newest.u64s("hole_array").unwrap_or(&[]).to_vec();
     let removals = label_features(newest)
         .unwrap_or_default()

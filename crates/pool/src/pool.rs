@@ -450,6 +450,7 @@ impl ImportedPool {
             tx.txg().0,
             &self.tree().config(),
             &self.label_features(),
+            self.objects.get().vdev_zap_map.0 != 0,
         );
         let object = self.objects.get().config;
         let object = self.write_packed(object, "config", &list, tx).await?;

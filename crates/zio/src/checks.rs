@@ -105,13 +105,31 @@ pub(crate) fn sum_agrees(bp: &BlockPointer, salt: &[u8; 32], stored: &[u8]) -> O
     if algorithm == codec::checksum::Algorithm::Off {
         return Some(true);
     }
-    let mut sum = codec::checksum::compute(algorithm, salt, stored);
+    let mut sum = if bp.is_little_endian() {
+        codec::checksum::compute(algorithm, salt, stored)
+    } else {
+        foreign_sum(algorithm, salt, stored)
+    };
     let mut expect = bp.checksum();
     if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
         sum = beside_mac(algorithm, sum);
         (expect[2], expect[3]) = (0, 0);
     }
     Some(sum == expect)
+}
+
+/// The checksum that a big-endian writer computes: those that add up words add words of its own order.
+// OpenZFS: module/zcommon/zfs_fletcher.c, fletcher_2_byteswap and fletcher_4_byteswap
+fn foreign_sum(algorithm: codec::checksum::Algorithm, salt: &[u8; 32], stored: &[u8]) -> [u64; 4] {
+    use codec::checksum::Algorithm::{Fletcher2, Fletcher4};
+    let word = match algorithm {
+        Fletcher2 => 8,
+        Fletcher4 => 4,
+        _ => return codec::checksum::compute(algorithm, salt, stored),
+    };
+    let mut swapped = stored.to_vec();
+    ondisk::byteswap::words(&mut swapped, word);
+    codec::checksum::compute(algorithm, salt, &swapped)
 }
 
 /// A checksum as it stands beside a MAC, which takes the upper half of its words: of a checksum that is not made to be cut, the
@@ -147,8 +165,20 @@ pub(crate) fn to_usize(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// Returns the logical bytes, `None` if the stored ones are not what the pointer says.
+/// Returns the logical bytes, in the byte order of this software, `None` if the stored ones are not what the pointer says.
 pub(crate) fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
+    let logical = plain(bp, stored)?;
+    if bp.is_little_endian() || bp.is_embedded() {
+        return Some(logical);
+    }
+    let mut block = IoBufMut::scratch(logical.len());
+    block.copy_from_slice(&logical);
+    ondisk::byteswap::swap_block(bp.object_type(), u64::from(bp.level()), &mut block);
+    Some(block.freeze())
+}
+
+/// Returns the logical bytes in the byte order they were written in.
+fn plain(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
     let lsize = to_usize(bp.lsize());
     match compression_algorithm(bp.compression(), 0) {
         Ok(None) => (stored.len() == lsize).then(|| stored.clone()),

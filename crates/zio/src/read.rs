@@ -37,7 +37,7 @@ impl BlockStore {
         keys: Option<&BlockKeys>,
     ) -> Option<Forms> {
         let is_closed = bp.is_wholly_encrypted() && keys.is_none();
-        if bp.is_hole() || bp.is_embedded() || is_closed || !bp.is_little_endian() {
+        if bp.is_hole() || bp.is_embedded() || is_closed {
             return None;
         }
         checks::check_stored(bp).ok()?;
@@ -144,7 +144,7 @@ impl BlockStore {
             }
             return Ok(Forms::plain(IoBuf::zeroed(to_usize(lsize))));
         }
-        if !bp.is_little_endian() {
+        if !bp.is_little_endian() && (bp.is_gang() || bp.uses_crypt()) {
             return Err(ZioError::ForeignByteOrder { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;

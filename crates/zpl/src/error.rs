@@ -136,7 +136,6 @@ impl From<dmu::DmuError> for FsError {
             E::ZapShape { .. } => Self::Corrupt("a ZAP value has an unexpected shape"),
             E::Corrupt { what, .. } => Self::Corrupt(what),
             E::Decode { what, .. } => Self::Corrupt(what),
-            E::ForeignByteOrder { .. } => Self::NotSupported,
             E::Invalid { .. } => Self::Invalid,
             E::TooLarge { .. } => Self::TooLarge,
             E::ReadOnly => Self::ReadOnly,

@@ -79,9 +79,6 @@ impl Fs {
         if !log.needs_replay() || self.os().is_read_only() {
             return Ok(());
         }
-        if self.0.master.sa.is_none() {
-            return Err(FsError::NotSupported);
-        }
         let mut stream = log.replay();
         let result = self.replay_records(&mut stream).await;
         self.0.replaying.set(None);

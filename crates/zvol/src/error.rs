@@ -50,7 +50,6 @@ impl From<dmu::DmuError> for VolumeError {
             E::ReadOnly => Self::ReadOnly,
             E::NoSpace => Self::NoSpace,
             E::Stopped { .. } => Self::Busy,
-            E::ForeignByteOrder { .. } => Self::NotSupported,
             _ => Self::Io,
         }
     }

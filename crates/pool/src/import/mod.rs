@@ -9,6 +9,9 @@
 pub(crate) mod assemble;
 pub(crate) mod open;
 
+use std::rc::Rc;
+
+use dmu::Tx;
 use dsl::Dataset;
 use ondisk::{Guid, NvList, Txg, Uberblock, pool_version};
 use runtime::Handle;
@@ -17,7 +20,7 @@ use vdev::{OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 use self::assemble::{assemble, describe};
 use self::open::{known_tree, open_known, open_mos, read_config};
 use crate::discover::{Candidate, set_open_paths};
-use crate::pool::Pool;
+use crate::pool::{ImportedPool, Pool};
 use crate::rewind;
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
@@ -276,6 +279,7 @@ impl Pool {
         }
         pool.sync().await?;
         drop(claimed);
+        pool.create_missing_vdev_zaps().await?;
         pool.0.hierarchy().destroy_left_receives().await?;
         pool.0.continue_scans().await?;
         pool.0.expand_measured_if_auto().await?;
@@ -292,6 +296,17 @@ impl Pool {
 }
 
 impl Pool {
+    /// Gives the vdevs of a pool that was made by software without per-vdev ZAPs theirs.
+    // OpenZFS: module/zfs/spa.c, spa_sync_config_object (AVZ_ACTION_INITIALIZE)
+    async fn create_missing_vdev_zaps(&self) -> Result<(), PoolError> {
+        if self.0.objects.get().vdev_zap_map.0 != 0 {
+            return Ok(());
+        }
+        let create =
+            async |imported: Rc<ImportedPool>, tx: Rc<Tx>| imported.create_vdev_objects(&tx).await;
+        self.0.run_in_sync(create).await
+    }
+
     fn note_import(&self, policy: &ImportPolicy) {
         crate::events::begin(self);
         // A pool reopened at start was not exported: no event.

@@ -413,7 +413,6 @@ fn damaged(objset: u64, item: &TraverseItem) -> DamagedBlock {
 /// Encrypted or foreign metadata cannot be walked, but is not damaged.
 pub(crate) fn is_unreadable_by_design(error: &DmuError) -> bool {
     match error {
-        DmuError::ForeignByteOrder { .. } => true,
         DmuError::Read { source, .. } => matches!(
             &**source,
             ZioError::Encrypted { .. }

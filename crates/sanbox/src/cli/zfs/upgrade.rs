@@ -59,6 +59,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             UpgradeOption::Versions => versions = true,
             UpgradeOption::Version(text) => {
                 wanted = match text.parse() {
+                    Err(_) if text == "current" => NEWEST,
                     Ok(number) if (1..=NEWEST).contains(&number) => number,
                     _ => return Err(session.misuse(format!("invalid version {text}"))),
                 };
