@@ -190,7 +190,7 @@ fn acl(bytes: &mut [u8]) {
         if size >= 2 * WORD {
             part(rest, WORD, WORD, WORD);
         }
-        rest = &mut rest[size.max(WORD)..];
+        rest = rest.get_mut(size.max(WORD)..).unwrap_or_default();
     }
 }
 
