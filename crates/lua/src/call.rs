@@ -5,10 +5,10 @@ use std::rc::Rc;
 use crate::code::Function;
 use crate::heap::{Heap, THREAD_BYTES};
 use crate::host::{CallError, Data};
-use crate::library::{NATIVES, YIELD};
+use crate::objects::{Bound, Upvalue};
 use crate::thread::{After, Frame, Status, Thread};
-use crate::value::{Bound, BoundId, ClosureId, ThreadId, Upvalue, UpvalueId, Value};
-use crate::vm::{Event, Fault, NATIVE_CALLS_MAX, Run, Vm};
+use crate::value::{BoundId, ClosureId, ThreadId, UpvalueId, Value};
+use crate::vm::{Args, Event, Fault, NATIVE_CALLS_MAX, Run, Vm, YIELD};
 
 /// How to go on after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,6 @@ pub(crate) enum Flow {
     Left,
     /// The coroutine yields.
     Yielded,
-}
-
-/// Where the arguments of a function are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Args {
-    pub(crate) first: usize,
-    pub(crate) count: usize,
 }
 
 /// A call to make.
@@ -141,7 +134,7 @@ impl Vm<'_> {
     fn run_native(&mut self, function: Value, call: Call) -> Run<Flow> {
         let arguments = self.push_native_frame(call)?;
         let count = match function {
-            Value::Native(number) => NATIVES[usize::from(number)].1(self, arguments)?,
+            Value::Native(number) => (self.natives[usize::from(number)].1)(self, arguments)?,
             Value::Host(number) => self.call_host(number, arguments)?,
             Value::Bound(id) => self.call_bound(id, arguments)?,
             _ => unreachable!("only functions are run"),
@@ -359,10 +352,10 @@ impl Vm<'_> {
         match self.heap.upvalue(id) {
             Upvalue::Closed(_) => self.heap.set_upvalue(id, Upvalue::Closed(value)),
             Upvalue::Open { thread, index } if thread == self.current => {
-                self.thread.stack[index] = value
+                self.thread.stack[index] = value;
             }
             Upvalue::Open { thread, index } => {
-                self.heap.threads.get_mut(thread.0).stack[index] = value
+                self.heap.threads.get_mut(thread.0).stack[index] = value;
             }
         }
     }

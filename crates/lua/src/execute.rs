@@ -38,14 +38,14 @@ impl Vm<'_> {
         match op {
             Op::Move { to, from } => self.set_register(to, self.register(from)),
             Op::Constant { to, constant } => {
-                self.set_register(to, self.constant(constant as usize))
+                self.set_register(to, self.constant(constant as usize));
             }
             Op::Bool { to, value, skip } => {
                 self.set_register(to, Value::Bool(value));
                 self.frame_mut().at += usize::from(skip);
             }
             Op::Nil { to, count } => {
-                (to..to + count).for_each(|register| self.set_register(register, Value::Nil))
+                (to..to + count).for_each(|register| self.set_register(register, Value::Nil));
             }
             Op::GetUpvalue { to, upvalue } => {
                 let id = self.own_upvalue(upvalue);
@@ -124,14 +124,7 @@ impl Vm<'_> {
                     self.frame_mut().at += 1;
                 }
             }
-            Op::TestSet { to, value, expect } => {
-                let value = self.register(value);
-                if value.is_true() == expect {
-                    self.set_register(to, value);
-                } else {
-                    self.frame_mut().at += 1;
-                }
-            }
+            Op::TestSet { to, value, expect } => self.test_set(to, value, expect),
             Op::Call {
                 function,
                 arguments,
@@ -160,13 +153,7 @@ impl Vm<'_> {
                 self.thread.stack.copy_within(first..first + 3, first + 3);
                 return self.begin_call(Call::new(first + 3, 2, i32::from(results)));
             }
-            Op::GenericLoop { base, target } => {
-                let control = self.register(base + 1);
-                if control != Value::Nil {
-                    self.set_register(base, control);
-                    self.frame_mut().at = target as usize;
-                }
-            }
+            Op::GenericLoop { base, target } => self.generic_loop(base, target),
             Op::SetList {
                 table,
                 count,
@@ -179,12 +166,29 @@ impl Vm<'_> {
         Ok(Flow::Next)
     }
 
+    fn test_set(&mut self, to: u8, value: u8, expect: bool) {
+        let value = self.register(value);
+        if value.is_true() == expect {
+            self.set_register(to, value);
+        } else {
+            self.frame_mut().at += 1;
+        }
+    }
+
+    fn generic_loop(&mut self, base: u8, target: u32) {
+        let control = self.register(base + 1);
+        if control != Value::Nil {
+            self.set_register(base, control);
+            self.frame_mut().at = target as usize;
+        }
+    }
+
     /// How many values lie from a place on: as many as the instruction says, or all.
     fn count(&self, first: usize, count: i16) -> usize {
         usize::try_from(count).unwrap_or(self.thread.top.saturating_sub(first))
     }
 
-    fn own_closure(&self) -> &crate::value::Closure {
+    fn own_closure(&self) -> &crate::objects::Closure {
         match self.thread.stack[self.frame().function] {
             Value::Closure(id) => self.heap.closure(id),
             _ => unreachable!("a frame of the program is of a closure"),
@@ -392,7 +396,7 @@ impl Vm<'_> {
             }
             let length = parts.iter().map(|part| part.len()).sum();
             self.room(length)?;
-            self.work(length / 16)?;
+            self.work_bytes(length)?;
             parts.reverse();
             let joined = self.string(&parts.concat())?;
             self.set_register(at, Value::String(joined));
@@ -415,8 +419,8 @@ impl Vm<'_> {
                 (Value::Table(_), Value::Table(_)) if left != right => None,
                 _ => Some(left == right),
             },
-            Comparison::Less => self.less(left, right),
-            Comparison::LessEqual => self.less(right, left).map(|less| !less),
+            Comparison::Less => self.less_with_work(left, right)?,
+            Comparison::LessEqual => self.less_with_work(right, left)?.map(|less| !less),
         };
         if let Some(result) = known {
             if result != expect {
@@ -474,6 +478,19 @@ impl Vm<'_> {
             method if method == self.metamethod(right, Event::Equal) => method,
             _ => Value::Nil,
         }
+    }
+
+    /// As [`Vm::less`], with the work of comparing long strings.
+    pub(crate) fn less_with_work(&mut self, left: Value, right: Value) -> Run<Option<bool>> {
+        if let (Value::String(left), Value::String(right)) = (left, right) {
+            let length = self
+                .heap
+                .string(left)
+                .len()
+                .min(self.heap.string(right).len());
+            self.work_bytes(length)?;
+        }
+        Ok(self.less(left, right))
     }
 
     /// The order of numbers and of strings.

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::code::{Constant, Function};
+use crate::objects::{Bound, Closure, TableObject, Text, Upvalue};
 use crate::slab::Slab;
 use crate::thread::Thread;
-use crate::value::{
-    Bound, BoundId, Closure, ClosureId, StringId, TableId, TableObject, Text, ThreadId, Upvalue,
-    UpvalueId, Value,
-};
+use crate::value::{BoundId, ClosureId, StringId, TableId, ThreadId, UpvalueId, Value};
 
 /// Bytes that objects take beside what they hold; the share of the tree of strings included.
 const STRING_BYTES: usize = 80;
@@ -200,10 +198,13 @@ impl Heap {
     }
 
     pub(crate) fn mark_upvalue(&mut self, id: UpvalueId) {
-        if self.upvalues.mark(id.0)
-            && let Upvalue::Closed(value) = *self.upvalues.get(id.0)
-        {
-            self.mark(value);
+        if !self.upvalues.mark(id.0) {
+            return;
+        }
+        match *self.upvalues.get(id.0) {
+            Upvalue::Closed(value) => self.mark(value),
+            // The variable is still in the coroutine's stack.
+            Upvalue::Open { thread, .. } => self.mark(Value::Thread(thread)),
         }
     }
 

@@ -12,7 +12,7 @@ pub enum Data {
     /// Bytes.
     String(Vec<u8>),
     /// Keys and values, in the order in which they were stored.
-    Table(Vec<(Data, Data)>),
+    Table(Vec<(Self, Self)>),
     /// A table below [`DEPTH_MAX`] others.
     TooDeep,
     /// A value without a form outside of programs: the name of its type.

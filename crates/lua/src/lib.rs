@@ -1,4 +1,4 @@
-//! The language of channel programs: Lua 5.2 whose numbers are integers of 64 bits, for programs that nobody has looked at.
+//! The language of channel programs: Lua 5.2 whose numbers are integers of 64 bits, for programs that are not trusted.
 //!
 //! Guarantees: a run ends after a bounded number of steps, whatever the program does, functions of the libraries included; it takes
 //! no more memory than a small multiple of its limit, and no more of the thread's stack than a fixed number of nested calls; the same
@@ -24,6 +24,7 @@ mod lexer;
 mod library;
 mod names;
 mod number;
+mod objects;
 mod pattern;
 mod program;
 mod slab;

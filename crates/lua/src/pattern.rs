@@ -161,10 +161,6 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches an item with its repetition: where to go on, or the result.
-    #[expect(
-        clippy::type_complexity,
-        reason = "the inner result is the choice between going on and being done"
-    )]
     fn single_item(
         &mut self,
         at: usize,

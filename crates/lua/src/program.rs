@@ -8,7 +8,8 @@ use crate::code::ALL;
 use crate::compiler::compile;
 use crate::host::{Data, Host};
 use crate::library;
-use crate::value::{Upvalue, Value};
+use crate::objects::Upvalue;
+use crate::value::Value;
 use crate::vm::{Fault, Vm};
 
 /// A program and its limits.

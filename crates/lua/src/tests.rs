@@ -202,7 +202,8 @@ fn long_lists_and_many_constants() {
 #[test]
 fn closures_share_variables() {
     int(
-        "local function counter() local n = 0 return function() n = n + 1 return n end end local a, b = counter(), counter() a() a() return a() * 10 + b()",
+        "local function counter() local n = 0 return function() n = n + 1 return n end end local a, b = counter(), counter() a() \
+        a() return a() * 10 + b()",
         31,
     );
     int(
@@ -210,7 +211,8 @@ fn closures_share_variables() {
         33,
     );
     int(
-        "local fs = {} local j = 0 while j < 3 do j = j + 1 local k = j fs[j] = function() return k end if j == 2 then break end end return fs[1]() * 10 + fs[2]()",
+        "local fs = {} local j = 0 while j < 3 do j = j + 1 local k = j fs[j] = function() return k end if j == 2 then break end \
+        end return fs[1]() * 10 + fs[2]()",
         12,
     );
     int(
@@ -230,11 +232,13 @@ fn metatables() {
         42,
     );
     int(
-        "local t = setmetatable({}, {__add = function(a, b) return 7 end, __call = function(self, x) return x + 1 end}) return (t + 1) * 10 + t(4)",
+        "local t = setmetatable({}, {__add = function(a, b) return 7 end, __call = function(self, x) return x + 1 end}) return (t \
+        + 1) * 10 + t(4)",
         75,
     );
     int(
-        "local mt = {__lt = function(a, b) return a.v < b.v end} local a, b = setmetatable({v = 1}, mt), setmetatable({v = 2}, mt) return (a < b and 1 or 0) + (a <= b and 2 or 0) + (a > b and 4 or 0)",
+        "local mt = {__lt = function(a, b) return a.v < b.v end} local a, b = setmetatable({v = 1}, mt), setmetatable({v = 2}, \
+        mt) return (a < b and 1 or 0) + (a <= b and 2 or 0) + (a > b and 4 or 0)",
         3,
     );
     text(
@@ -254,7 +258,8 @@ fn metatables() {
         5,
     );
     error(
-        "local t = setmetatable({}, {}) getmetatable(t).__index = getmetatable(t) setmetatable(getmetatable(t), getmetatable(t)) return t.x",
+        "local t = setmetatable({}, {}) getmetatable(t).__index = getmetatable(t) setmetatable(getmetatable(t), getmetatable(t)) \
+        return t.x",
         "loop in gettable",
     );
 }
@@ -266,7 +271,8 @@ fn coroutines() {
         242,
     );
     text(
-        "local co = coroutine.create(function() error('oops') end) local ok, e = coroutine.resume(co) return tostring(ok) .. e .. coroutine.status(co)",
+        "local co = coroutine.create(function() error('oops') end) local ok, e = coroutine.resume(co) return tostring(ok) .. e .. \
+        coroutine.status(co)",
         "false[string \"channel program\"]:1: oopsdead",
     );
     text(
@@ -274,7 +280,8 @@ fn coroutines() {
         "attempt to yield across a C-call boundary",
     );
     int(
-        "local t = setmetatable({}, {__index = function(t, k) return coroutine.yield(k) end}) local co = coroutine.wrap(function() return t[5] + 1 end) return co() * 100 + co(41)",
+        "local t = setmetatable({}, {__index = function(t, k) return coroutine.yield(k) end}) local co = \
+        coroutine.wrap(function() return t[5] + 1 end) return co() * 100 + co(41)",
         542,
     );
     int("local co = coroutine.wrap(coroutine.yield) return co(3)", 3);
@@ -283,11 +290,13 @@ fn coroutines() {
         "attempt to yield from outside a coroutine",
     );
     text(
-        "local function f() local co = coroutine.create(f) return coroutine.resume(co) end f = f local co = coroutine.create(f) local ok, e = coroutine.resume(co) return tostring(ok)",
+        "local function f() local co = coroutine.create(f) return coroutine.resume(co) end f = f local co = coroutine.create(f) \
+        local ok, e = coroutine.resume(co) return tostring(ok)",
         "true",
     );
     text(
-        "local depth = 0 local function f() depth = depth + 1 return coroutine.resume(coroutine.create(f)) end f() return tostring(depth < 25)",
+        "local depth = 0 local function f() depth = depth + 1 return coroutine.resume(coroutine.create(f)) end f() return \
+        tostring(depth < 25)",
         "true",
     );
 }
@@ -426,7 +435,8 @@ fn error_texts_name_things() {
     error("error(0)", "in function 'error'");
     error(
         "error('string')",
-        "[string \"channel program\"]:1: string\nstack traceback:\n\t[C]: in function 'error'\n\t[string \"channel program\"]:1: in main chunk",
+        "[string \"channel program\"]:1: string\nstack traceback:\n\t[C]: in function 'error'\n\t[string \"channel program\"]:1: \
+        in main chunk",
     );
     error("error({})", "stack traceback:\n\t[C]: in function 'error'");
     error("assert(false)", "assertion failed!");
@@ -445,7 +455,8 @@ fn recursion_through_a_library_function_ends() {
         panic!("it recurses without end");
     };
     let message = String::from_utf8_lossy(&message).into_owned();
-    let expect = "C stack overflow\nstack traceback:\n\t[C]: in function 'gsub'\n\t[string \"channel program\"]:3: in function <[string \"channel program\"]:2>\n";
+    let expect = "C stack overflow\nstack traceback:\n\t[C]: in function 'gsub'\n\t[string \"channel program\"]:3: in function \
+    <[string \"channel program\"]:2>\n";
     assert!(message.ends_with("(...tail calls...)"), "{message}");
     assert!(message.contains(expect), "{message}");
 }
@@ -504,6 +515,17 @@ fn limits_on_instructions_end_programs() {
     }
 }
 
+/// A collection for each allocation takes time.
+#[test]
+fn programs_that_fill_memory_end_in_time() {
+    let program = "local keep = {} for i = 1, 10000 do keep[i] = {i} end \
+                   local n = 0 while collectgarbage('count') < 4000 do n = n + 1 keep[10000 + n] = {n} end \
+                   while true do local t = {} end";
+    let ended = run_limited(program, 2_000_000, 4 << 20);
+    let expected = matches!(ended, Err(Failure::TimedOut { .. } | Failure::Memory));
+    assert!(expected, "{ended:?}");
+}
+
 /// Each of these would run or grow without end.
 #[test]
 fn hostile_programs_end() {
@@ -526,7 +548,8 @@ fn hostile_programs_end() {
     timed_out(
         "local t = setmetatable({}, {__index = function(t, k) return t[k] end}) local function f() return f() end f()",
     );
-    timed_out("local t = {} for i = 1, 3000 do t[i] = i end while true do table.sort(t, function(a, b) return true end) end".replace("table.sort", "(function(t, f) coroutine.resume(coroutine.create(table.sort), t, f) end)").as_str());
+    timed_out("local t = {} for i = 1, 3000 do t[i] = i end while true do table.sort(t, function(a, b) return true end) \
+    end".replace("table.sort", "(function(t, f) coroutine.resume(coroutine.create(table.sort), t, f) end)").as_str());
     timed_out(
         "local s = ('ab'):rep(100000) while true do s:find('b', 1, true) s:find('ac', 1, true) end",
     );
@@ -552,28 +575,38 @@ fn memory_bombs_end() {
     exhausted("return string.rep('', 1000000000, 'ab')");
     exhausted("local t = {} for i = 1, 18 do t = {t, t, t, t, t} end return t");
     exhausted(
-        "local t = {} for i = 1, 100000 do t[i] = 'x' end return string.format(('%s'):rep(1000), table.unpack(t, 1, 1000)), table.concat(t, ('y'):rep(1000))",
+        "local t = {} for i = 1, 100000 do t[i] = 'x' end return string.format(('%s'):rep(1000), table.unpack(t, 1, 1000)), \
+        table.concat(t, ('y'):rep(1000))",
     );
     exhausted("local s = ('x'):rep(1000000) return s:gsub('.', function() return s end)");
 }
 
 #[test]
 fn garbage_does_not_count() {
-    int(
-        "local s = 0 for i = 1, 200000 do local t = {i, {i}} s = s + #t end return s",
-        400_000,
-    );
+    let program = "local s = 0 for i = 1, 200000 do local t = {i, {i}} s = s + #t end return s";
+    assert_eq!(run(program), Ok(Returned::One(Data::Int(400_000))));
 }
 
 #[test]
 fn weak_tables_lose_what_is_not_used() {
     int(
-        "local t = setmetatable({}, {__mode = 'v'}) t[1] = {} t[2] = t collectgarbage() return (t[1] == nil and 1 or 0) + (t[2] == t and 2 or 0)",
+        "local t = setmetatable({}, {__mode = 'v'}) t[1] = {} t[2] = t collectgarbage() return (t[1] == nil and 1 or 0) + (t[2] \
+        == t and 2 or 0)",
         3,
     );
     int(
-        "local t = setmetatable({}, {__mode = 'k'}) t[{}] = 1 t.x = 2 collectgarbage() local n = 0 for k, v in pairs(t) do n = n + v end return n",
+        "local t = setmetatable({}, {__mode = 'k'}) t[{}] = 1 t.x = 2 collectgarbage() local n = 0 for k, v in pairs(t) do n = n \
+        + v end return n",
         2,
+    );
+}
+
+#[test]
+fn a_variable_outlives_the_coroutine_that_nobody_resumes() {
+    int(
+        "local f = coroutine.wrap(function() local a = 10 coroutine.yield(function() a = a + 1 return a end) end)() \
+         collectgarbage() local t = {} for i = 1, 100 do t[i] = {i} end return f() + f()",
+        23,
     );
 }
 

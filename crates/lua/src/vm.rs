@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::code::{Constant, Function, Operand};
 use crate::heap::{Heap, OutOfMemory, VALUE_BYTES};
 use crate::host::Host;
+use crate::objects::Bound;
 use crate::thread::{Frame, Status, Thread};
-use crate::value::{Bound, BoundId, StringId, TableId, ThreadId, Value};
+use crate::value::{BoundId, StringId, TableId, ThreadId, Value};
 
 /// Why a program does not go on.
 #[derive(Debug)]
@@ -28,6 +29,20 @@ impl From<OutOfMemory> for Fault {
 
 pub(crate) type Run<T> = Result<T, Fault>;
 
+/// Where the arguments of a function are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Args {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+/// A function of the libraries: it pushes its results and returns their number. What it still needs when it makes an object must lie on
+/// the stack.
+pub(crate) type Native = fn(&mut Vm<'_>, Args) -> Run<usize>;
+
+/// The number of the function that yields; calls treat it in a way of its own.
+pub(crate) const YIELD: u16 = 0;
+
 /// The name of the text in messages. OpenZFS: module/zfs/zcp.c, zcp_eval
 pub(crate) const CHUNK: &str = "[string \"channel program\"]";
 
@@ -41,6 +56,10 @@ pub(crate) const CHECK_INTERVAL: u32 = 100;
 const FRAME_BYTES: usize = 96;
 /// Frames are charged for in groups.
 const FRAME_GROUP: usize = 16;
+/// A collection that gives back less than this part of the memory counts as work.
+const COLLECTED_PART: usize = 16;
+/// Bytes that are looked at in the time of a step of work.
+const COLLECTED_BYTES_PER_STEP: usize = 64;
 /// Values on a stack. Memory ends earlier with the limits that commands allow.
 const STACK_MAX: usize = 16 << 20;
 
@@ -69,6 +88,8 @@ pub(crate) struct Vm<'h> {
     /// The threads that wait for the current one to yield or to end.
     pub(crate) resumers: Vec<ThreadId>,
     pub(crate) host: &'h mut dyn Host,
+    /// The functions of the libraries, with their names.
+    pub(crate) natives: &'static [(&'static str, Native)],
     pub(crate) globals: TableId,
     pub(crate) string_metatable: Option<TableId>,
     events: Vec<StringId>,
@@ -109,6 +130,7 @@ impl<'h> Vm<'h> {
             main,
             resumers: Vec::new(),
             host,
+            natives: &[],
             globals,
             string_metatable: None,
             events,
@@ -136,8 +158,15 @@ impl<'h> Vm<'h> {
 
     /// Makes sure of memory; everything that is not reachable may be gone when this returns.
     pub(crate) fn room(&mut self, bytes: usize) -> Run<()> {
-        if self.collect_always || self.heap.wants_collection(bytes) {
+        if self.collect_always {
             self.collect();
+        } else if self.heap.wants_collection(bytes) {
+            let before = self.heap.used();
+            self.collect();
+            // Near the limit, each allocation may collect: that is work, and counts.
+            if (before - self.heap.used()) * COLLECTED_PART < before {
+                self.work(self.heap.used() / COLLECTED_BYTES_PER_STEP)?;
+            }
         }
         Ok(self.heap.check(bytes)?)
     }

@@ -364,7 +364,7 @@ impl Compiler<'_> {
     }
 
     /// Puts the value into a register, with what its jumps bring.
-    pub(super) fn to_register(&mut self, expression: &mut Expression, register: u8) {
+    pub(super) fn put_in_register(&mut self, expression: &mut Expression, register: u8) {
         self.discharge_to(expression, register);
         if let Location::Jump(jump) = expression.location {
             expression.when_true.push(jump);
@@ -408,27 +408,27 @@ impl Compiler<'_> {
         *expression = Location::Register(register).into();
     }
 
-    pub(super) fn to_next_register(&mut self, expression: &mut Expression) -> Lexed<()> {
+    pub(super) fn put_in_next_register(&mut self, expression: &mut Expression) -> Lexed<()> {
         self.discharge(expression);
         self.free(expression);
         self.reserve(1)?;
         let register = Self::register(self.state().free - 1);
-        self.to_register(expression, register);
+        self.put_in_register(expression, register);
         Ok(())
     }
 
-    pub(super) fn to_any_register(&mut self, expression: &mut Expression) -> Lexed<u8> {
+    pub(super) fn put_in_any_register(&mut self, expression: &mut Expression) -> Lexed<u8> {
         self.discharge(expression);
         if let Location::Register(register) = expression.location {
             if !expression.has_jumps() {
                 return Ok(register);
             }
             if usize::from(register) >= self.state().active.len() {
-                self.to_register(expression, register);
+                self.put_in_register(expression, register);
                 return Ok(register);
             }
         }
-        self.to_next_register(expression)?;
+        self.put_in_next_register(expression)?;
         match expression.location {
             Location::Register(register) => Ok(register),
             _ => unreachable!("it was put into a register"),
@@ -436,9 +436,9 @@ impl Compiler<'_> {
     }
 
     /// Makes a value of jumps, if there are any.
-    pub(super) fn to_value(&mut self, expression: &mut Expression) -> Lexed<()> {
+    pub(super) fn settle_value(&mut self, expression: &mut Expression) -> Lexed<()> {
         if expression.has_jumps() {
-            self.to_any_register(expression)?;
+            self.put_in_any_register(expression)?;
         } else {
             self.discharge(expression);
         }
@@ -446,8 +446,8 @@ impl Compiler<'_> {
     }
 
     /// Makes an operand: a constant or a register.
-    pub(super) fn to_operand(&mut self, expression: &mut Expression) -> Lexed<Operand> {
-        self.to_value(expression)?;
+    pub(super) fn settle_operand(&mut self, expression: &mut Expression) -> Lexed<Operand> {
+        self.settle_value(expression)?;
         let constant = match expression.location {
             _ if expression.has_jumps() => None,
             Location::Nil => Some(self.constant(Constant::Nil)),
@@ -466,7 +466,7 @@ impl Compiler<'_> {
             }
             expression.location = Location::Constant(constant);
         }
-        Ok(u16::from(self.to_any_register(expression)?))
+        Ok(u16::from(self.put_in_any_register(expression)?))
     }
 
     // Conditions.
@@ -534,7 +534,7 @@ impl Compiler<'_> {
         match expression.location {
             Location::Nil | Location::Bool(false) => expression.location = Location::Bool(true),
             Location::Constant(_) | Location::Int(_) | Location::Bool(true) => {
-                expression.location = Location::Bool(false)
+                expression.location = Location::Bool(false);
             }
             Location::Jump(jump) => self.invert(jump),
             _ => {
@@ -558,19 +558,19 @@ impl Compiler<'_> {
         match *variable {
             Location::Local(register) => {
                 self.free(value);
-                self.to_register(value, register);
+                self.put_in_register(value, register);
                 return Ok(());
             }
             Location::Upvalue(upvalue) => {
-                let from = self.to_any_register(value)?;
+                let from = self.put_in_any_register(value)?;
                 self.emit(Op::SetUpvalue { from, upvalue });
             }
             Location::Indexed { table, key } => {
-                let value = self.to_operand(value)?;
+                let value = self.settle_operand(value)?;
                 self.emit(Op::Set { table, key, value });
             }
             Location::UpvalueIndexed { upvalue, key } => {
-                let value = self.to_operand(value)?;
+                let value = self.settle_operand(value)?;
                 self.emit(Op::SetUpvalueField {
                     upvalue,
                     key,

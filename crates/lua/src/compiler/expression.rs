@@ -118,7 +118,7 @@ impl Compiler<'_> {
         {
             return Ok(Location::Int(value.wrapping_neg()).into());
         }
-        let from = self.to_any_register(&mut operand)?;
+        let from = self.put_in_any_register(&mut operand)?;
         self.free(&operand);
         let at = if operator == "-" {
             self.emit(Op::Negate { to: 0, from })
@@ -134,9 +134,9 @@ impl Compiler<'_> {
         match operator {
             Binary::And => self.go_if_true(left)?,
             Binary::Or => self.go_if_false(left)?,
-            Binary::Concat => self.to_next_register(left)?,
+            Binary::Concat => self.put_in_next_register(left)?,
             Binary::Arith(_) if matches!(left.location, Location::Int(_)) && !left.has_jumps() => {}
-            Binary::Arith(_) | Binary::Compare { .. } => return self.to_operand(left),
+            Binary::Arith(_) | Binary::Compare { .. } => return self.settle_operand(left),
         }
         Ok(0)
     }
@@ -170,9 +170,9 @@ impl Compiler<'_> {
                 {
                     return Ok(Location::Int(value).into());
                 }
-                let right_operand = self.to_operand(&mut right)?;
+                let right_operand = self.settle_operand(&mut right)?;
                 let left_operand = match left.location {
-                    Location::Int(_) => self.to_operand(&mut left)?,
+                    Location::Int(_) => self.settle_operand(&mut left)?,
                     _ => left_operand,
                 };
                 self.free_values(&left, &right);
@@ -190,7 +190,7 @@ impl Compiler<'_> {
                 expect,
                 swap,
             } => {
-                let right_operand = self.to_operand(&mut right)?;
+                let right_operand = self.settle_operand(&mut right)?;
                 self.free_values(&left, &right);
                 let (first, second) = if swap {
                     (right_operand, left_operand)
@@ -223,7 +223,7 @@ impl Compiler<'_> {
         let Location::Register(first_register) = left.location else {
             unreachable!("it was put into a register");
         };
-        self.to_value(&mut right)?;
+        self.settle_value(&mut right)?;
         if let Location::Pending(at) = right.location
             && let Op::Concat { first, .. } = &mut self.state().code.code[at]
         {
@@ -232,7 +232,7 @@ impl Compiler<'_> {
             self.free(left);
             return Ok(Location::Pending(at).into());
         }
-        self.to_next_register(&mut right)?;
+        self.put_in_next_register(&mut right)?;
         let Location::Register(last) = right.location else {
             unreachable!("it was put into a register");
         };
@@ -315,7 +315,7 @@ impl Compiler<'_> {
                     object = self.arguments(object, line)?;
                 }
                 Token::Sign("(" | "{") | Token::String(_) => {
-                    self.to_next_register(&mut object)?;
+                    self.put_in_next_register(&mut object)?;
                     object = self.arguments(object, line)?;
                 }
                 _ => return Ok(object),
@@ -326,7 +326,7 @@ impl Compiler<'_> {
     /// Makes sure that a table can be indexed: it is an upvalue or in a register.
     fn table_place(&mut self, object: &mut Expression) -> Lexed<()> {
         if !matches!(object.location, Location::Upvalue(_)) || object.has_jumps() {
-            self.to_any_register(object)?;
+            self.put_in_any_register(object)?;
         }
         Ok(())
     }
@@ -343,14 +343,14 @@ impl Compiler<'_> {
     fn bracketed(&mut self) -> Lexed<Expression> {
         self.advance()?;
         let mut key = self.expression()?;
-        self.to_value(&mut key)?;
+        self.settle_value(&mut key)?;
         self.expect_sign("]")?;
         Ok(key)
     }
 
     pub(super) fn indexed(&mut self, table: &Expression, key: Expression) -> Lexed<Expression> {
         let mut key = key;
-        let key = self.to_operand(&mut key)?;
+        let key = self.settle_operand(&mut key)?;
         Ok(match table.location {
             Location::Upvalue(upvalue) => Location::UpvalueIndexed { upvalue, key },
             Location::Register(table) | Location::Local(table) => Location::Indexed { table, key },
@@ -360,12 +360,12 @@ impl Compiler<'_> {
     }
 
     fn method(&mut self, object: &mut Expression, name: &[u8]) -> Lexed<()> {
-        let register = self.to_any_register(object)?;
+        let register = self.put_in_any_register(object)?;
         self.free(object);
         let to = Self::register(self.state().free);
         self.reserve(2)?;
         let mut key = Location::Constant(self.string_constant(name)).into();
-        let key = self.to_operand(&mut key)?;
+        let key = self.settle_operand(&mut key)?;
         self.emit(Op::Method {
             to,
             object: register,
@@ -394,20 +394,20 @@ impl Compiler<'_> {
                     if many {
                         self.set_results(&last, -1)?;
                     } else {
-                        self.to_next_register(&mut last)?;
+                        self.put_in_next_register(&mut last)?;
                     }
                 }
                 self.expect_match(&Token::Sign(")"), "(", open)?;
             }
             Token::Sign("{") => {
                 let mut table = self.constructor()?;
-                self.to_next_register(&mut table)?;
+                self.put_in_next_register(&mut table)?;
             }
             Token::String(text) => {
                 let text = text.clone();
                 let mut argument = Location::Constant(self.string_constant(&text)).into();
                 self.advance()?;
-                self.to_next_register(&mut argument)?;
+                self.put_in_next_register(&mut argument)?;
             }
             _ => return Err(self.error_near("function arguments expected")),
         }
@@ -428,7 +428,7 @@ impl Compiler<'_> {
         let mut count = 1;
         let mut last = self.expression()?;
         while self.accept_sign(",")? {
-            self.to_next_register(&mut last)?;
+            self.put_in_next_register(&mut last)?;
             last = self.expression()?;
             count += 1;
         }
@@ -439,7 +439,7 @@ impl Compiler<'_> {
         let line = self.token_line;
         let at = self.emit(Op::NewTable { to: 0 });
         let mut table: Expression = Location::Pending(at).into();
-        self.to_next_register(&mut table)?;
+        self.put_in_next_register(&mut table)?;
         let Location::Register(register) = table.location else {
             unreachable!("it was put into a register");
         };
@@ -478,9 +478,9 @@ impl Compiler<'_> {
             Location::Constant(self.string_constant(&name)).into()
         };
         self.expect_sign("=")?;
-        let key = self.to_operand(&mut key)?;
+        let key = self.settle_operand(&mut key)?;
         let mut value = self.expression()?;
-        let value = self.to_operand(&mut value)?;
+        let value = self.settle_operand(&mut value)?;
         self.emit(Op::Set { table, key, value });
         self.state().free = free;
         Ok(())
@@ -491,7 +491,7 @@ impl Compiler<'_> {
         let Some(mut element) = constructor.element.take() else {
             return Ok(());
         };
-        self.to_next_register(&mut element)?;
+        self.put_in_next_register(&mut element)?;
         if constructor.pending == LIST_BATCH {
             self.store_list(constructor, false);
         }
@@ -510,7 +510,7 @@ impl Compiler<'_> {
             }
             element => {
                 if let Some(mut element) = element {
-                    self.to_next_register(&mut element)?;
+                    self.put_in_next_register(&mut element)?;
                 }
                 self.store_list(&mut constructor, false);
             }

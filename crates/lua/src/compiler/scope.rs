@@ -362,7 +362,7 @@ impl Compiler<'_> {
             function: number,
         });
         let mut closure = Location::Pending(at).into();
-        self.to_next_register(&mut closure)?;
+        self.put_in_next_register(&mut closure)?;
         Ok(closure)
     }
 }

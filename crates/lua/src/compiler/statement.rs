@@ -172,16 +172,16 @@ impl Compiler<'_> {
         let base = Self::register(self.state().free);
         self.advance()?;
         let mut start = self.expression()?;
-        self.to_next_register(&mut start)?;
+        self.put_in_next_register(&mut start)?;
         self.expect_sign(",")?;
         let mut limit = self.expression()?;
-        self.to_next_register(&mut limit)?;
+        self.put_in_next_register(&mut limit)?;
         let mut step = if self.accept_sign(",")? {
             self.expression()?
         } else {
             Location::Int(1).into()
         };
-        self.to_next_register(&mut step)?;
+        self.put_in_next_register(&mut step)?;
         self.activate(
             &["(for index)", "(for limit)", "(for step)"].map(|name| name.as_bytes().to_vec()),
         )?;
@@ -296,7 +296,7 @@ impl Compiler<'_> {
             }
         } else {
             if last.location != Location::Nothing {
-                self.to_next_register(&mut last)?;
+                self.put_in_next_register(&mut last)?;
             }
             if wanted > count {
                 let to = Self::register(self.state().free);
@@ -344,9 +344,9 @@ impl Compiler<'_> {
                     i16::try_from(ALL).expect("it is small"),
                 )
             } else if count == 1 {
-                (self.to_any_register(&mut last)?, 1)
+                (self.put_in_any_register(&mut last)?, 1)
             } else {
-                self.to_next_register(&mut last)?;
+                self.put_in_next_register(&mut last)?;
                 (Self::register(locals), small(count))
             }
         };

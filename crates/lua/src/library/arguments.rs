@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::call::Args;
 use crate::value::{StringId, TableId, Value};
+use crate::vm::Args;
 use crate::vm::{Fault, Run, Vm};
 
 /// Bytes that are moved in the time of a step of work.

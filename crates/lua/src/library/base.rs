@@ -1,8 +1,8 @@
 //! The basic functions. Lua 5.2 manual, section 6.1.
 
-use crate::call::Args;
 use crate::number::{self, is_space};
 use crate::value::Value;
+use crate::vm::Args;
 use crate::vm::{Event, Fault, Run, Vm};
 
 use super::{IPAIRS_STEP, NEXT};

@@ -1,7 +1,8 @@
 //! Coroutines. Lua 5.2 manual, section 6.2.
 
-use crate::call::Args;
-use crate::value::{Bound, ThreadId, Value};
+use crate::objects::Bound;
+use crate::value::{ThreadId, Value};
+use crate::vm::Args;
 use crate::vm::{Run, Vm};
 
 /// Calls of `yield` are treated where calls are made.

@@ -1,6 +1,6 @@
 //! `string.format`. Lua 5.2 manual, section 6.4; there are no fractions.
 
-use crate::call::Args;
+use crate::vm::Args;
 use crate::vm::{Run, Vm};
 
 use super::base::push_text;

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use crate::call::Args;
+use crate::objects::Bound;
 use crate::pattern::{Capture, Matcher, PatternError};
-use crate::value::{Bound, BoundId, Value};
+use crate::value::{BoundId, Value};
+use crate::vm::Args;
 use crate::vm::{Event, Fault, Run, Vm};
 
 use super::string::position;
@@ -101,7 +102,7 @@ fn push_captures(vm: &mut Vm<'_>, text: &[u8], captures: &[Capture]) -> Run<usiz
         match *capture {
             Capture::Text { from, to } => vm.push_string(&text[from..to])?,
             Capture::Position(at) => {
-                vm.push(Value::Int(i64::try_from(at).expect("memory is limited")))?
+                vm.push(Value::Int(i64::try_from(at).expect("memory is limited")))?;
             }
         }
     }
@@ -364,7 +365,7 @@ fn expand(
                         result.extend_from_slice(&text[*from..*to]);
                     }
                     Some(Capture::Position(at)) => {
-                        result.extend_from_slice(at.to_string().as_bytes())
+                        result.extend_from_slice(at.to_string().as_bytes());
                     }
                     None => return Err(vm.error(&format!("invalid capture index %{}", number + 1))),
                 }

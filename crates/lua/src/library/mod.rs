@@ -10,16 +10,12 @@ mod matching;
 mod string;
 mod table;
 
-use crate::call::Args;
 use crate::heap::Heap;
 use crate::value::{TableId, Value};
-use crate::vm::{Event, Run, Vm};
-
-/// A function: it pushes its results and returns their number. What it still needs when it makes an object must lie on the stack.
-pub(crate) type Native = fn(&mut Vm<'_>, Args) -> Run<usize>;
+use crate::vm::{Event, Native, Vm, YIELD};
 
 /// All functions, by their numbers; the part before the dot is the library.
-pub(crate) const NATIVES: &[(&str, Native)] = &[
+const NATIVES: &[(&str, Native)] = &[
     ("coroutine.yield", coroutine::yield_outside),
     ("assert", base::assert),
     ("collectgarbage", base::collectgarbage),
@@ -65,13 +61,12 @@ pub(crate) const NATIVES: &[(&str, Native)] = &[
     ("", base::ipairs_step),
 ];
 
-/// The number of the function that yields; calls treat it in a way of its own.
-pub(crate) const YIELD: u16 = 0;
 /// The number of the iterator of `ipairs`.
 const IPAIRS_STEP: u16 = 41;
 /// The number of `next`.
 const NEXT: u16 = 6;
 
+const _: () = assert!(YIELD == 0, "yield is the first");
 const _: () = assert!(
     NATIVES.len() == IPAIRS_STEP as usize + 1,
     "the iterator of ipairs is the last"
@@ -79,6 +74,7 @@ const _: () = assert!(
 
 /// Puts the libraries into the table of global variables. Memory is not limited yet.
 pub(crate) fn open(vm: &mut Vm<'_>) {
+    vm.natives = NATIVES;
     let globals = vm.globals;
     set(&mut vm.heap, globals, "_G", Value::Table(globals));
     let version = Value::String(vm.heap.intern(b"Lua 5.2"));

@@ -1,8 +1,8 @@
 //! Strings. Lua 5.2 manual, section 6.4.
 
-use crate::call::Args;
 use crate::heap::Heap;
 use crate::value::Value;
+use crate::vm::Args;
 use crate::vm::{Run, Vm};
 
 /// A position counted from 1, or from the end when it is negative; 0 for one before the start.

@@ -1,7 +1,7 @@
 //! Tables. Lua 5.2 manual, section 6.5.
 
-use crate::call::Args;
 use crate::value::{TableId, Value};
+use crate::vm::Args;
 use crate::vm::{Event, Run, Vm};
 
 /// The length of a table, by its metatable if that says so.
@@ -218,11 +218,7 @@ fn less(vm: &mut Vm<'_>, order: usize, left: Value, right: Value) -> Run<bool> {
     let function = vm.thread.stack[order];
     let place = vm.thread.top;
     if function == Value::Nil {
-        if let (Value::String(left), Value::String(right)) = (left, right) {
-            let length = vm.heap.string(left).len().min(vm.heap.string(right).len());
-            vm.work_bytes(length)?;
-        }
-        if let Some(less) = vm.less(left, right) {
+        if let Some(less) = vm.less_with_work(left, right)? {
             return Ok(less);
         }
         let method = match vm.metamethod(left, Event::Less) {
