@@ -141,7 +141,11 @@ impl PoolContext {
         Ok(self.describe(found, query))
     }
 
-    fn describe(&self, found: dsl::DatasetProperties, query: &PropertyQuery) -> DatasetInfo {
+    pub(crate) fn describe(
+        &self,
+        found: dsl::DatasetProperties,
+        query: &PropertyQuery,
+    ) -> DatasetInfo {
         let convert = |entry: dsl::PropertyEntry| DatasetProperty {
             name: entry.name,
             native: entry.property,

@@ -28,6 +28,7 @@ mod objects;
 mod operations;
 mod pool_handle;
 mod pool_mailbox;
+mod program;
 mod receive;
 mod send;
 mod send_package;
@@ -49,6 +50,10 @@ pub use fs::{CloneOf, FsHandle};
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;
 pub use pool_mailbox::{Ending, Request};
+pub use program::{
+    ProgramAnswer, ProgramCall, ProgramCalls, ProgramChange, ProgramItem, ProgramList,
+    ProgramQueue, ProgramRefusal, ProgramRun, program_calls,
+};
 pub use receive::{PropertyOverrides, ReceiveNote, ReceiveRequest, ReceiveStream, Received};
 pub use send::{SendRequest, SendStream};
 pub use send_package::{SendPackageRequest, SendPlan};

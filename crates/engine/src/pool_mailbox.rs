@@ -178,7 +178,7 @@ pub(crate) struct PoolContext {
     pub(crate) replays: Replays,
     open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
-    leaving: RefCell<BTreeSet<u64>>,
+    pub(crate) leaving: RefCell<BTreeSet<u64>>,
     /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
@@ -519,6 +519,24 @@ impl PoolContext {
         self.fast_path.closed(open.guid);
         self.open.borrow_mut().remove(&dataset);
         outcome
+    }
+
+    /// Keeps a dataset from being opened until it is taken out of `leaving`, and forgets it if it is open and nothing uses it: without a
+    /// wait for its log or for a txg, because what it holds is about to go. One that is in use stays open.
+    pub(crate) fn forget_idle(&self, dataset: u64) {
+        self.leaving.borrow_mut().insert(dataset);
+        let mut open = self.open.borrow_mut();
+        let is_idle = |open: &Rc<OpenDataset>| {
+            let is_held = matches!(&open.content, Content::Fs(fs) if fs.is_held());
+            let log = open.content.dataset().and_then(dsl::Dataset::log);
+            let has_log = log.is_some_and(|log| log.has_chain());
+            open.users.get() == 0 && !open.closing.get() && !is_held && !has_log
+        };
+        if open.get(&dataset).is_some_and(is_idle)
+            && let Some(forgotten) = open.remove(&dataset)
+        {
+            self.fast_path.closed(forgotten.guid);
+        }
     }
 
     /// Keeps a dataset from being opened while `work` on it runs, and closes it before.

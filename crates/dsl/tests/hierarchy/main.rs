@@ -4,6 +4,7 @@
 mod bookmarks;
 mod clones;
 mod names;
+mod programs;
 mod properties;
 mod redaction;
 mod rig;
