@@ -515,6 +515,66 @@ fn limits_on_instructions_end_programs() {
     }
 }
 
+/// Programs to be damaged.
+const CORPUS: &[&str] = &[
+    "local t = {1, 2, x = 3, [4] = 'a'} for k, v in pairs(t) do t[k] = nil end return #t, t.x or nil and false",
+    "local function f(a, b, ...) local c, d = ... if a < b and not (c == d) then return f(a + 1, b, ...) end return a .. b end return f(1, 9, 2)",
+    "goto a do local x ::b:: x = 1 end ::a:: while true do break end repeat local y = 1 until y >= 1 for i = 10, 1, -2 do end return",
+    "local co = coroutine.wrap(function(a) local b = coroutine.yield(a) error({b}) end) co(1) return co(2)",
+    "local mt = {__index = function(t, k) return k end, __add = function() return 1 end, __call = table.pack} \
+     local t = setmetatable({}, mt) return t.x, t + 1, t(1, 2), -t, #t, t < t",
+    "return string.gsub('hello [world]', '%f[%w](%w)(%w-)', '%2%1'), ('x'):rep(3, ','), string.format('%5.2s|%-5d|%q', 'abc', -7, '\\0\\n')",
+    "a.b.c = function(self, ...) local n = select('#', ...) return self:m{...} end; (a or {}).x = [[long]] .. \"\\65\\x41\\z  \" -- end",
+    "local s, t = 0, {} for _, v in ipairs{3, 1, 2} do table.insert(t, 1, v) s = s * 10 + v end table.sort(t, function(a, b) return a > b end) \
+     return table.concat(t, ',', 1, #t), table.remove(t), table.unpack(t), s % 7 ^ 2",
+];
+
+/// Damaged programs end, with an answer or an error. Method: bytes of the corpus are exchanged, removed, doubled and put elsewhere by a
+/// seed; every other program runs with a collection at each allocation.
+#[test]
+fn damaged_programs_end() {
+    let mut seed = 1_u64;
+    let mut below = move |limit: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).expect("31 bits") % limit.max(1)
+    };
+    for round in 0..20_000 {
+        let mut text = CORPUS[below(CORPUS.len())].as_bytes().to_vec();
+        for _ in 0..=below(4) {
+            let (at, end) = (below(text.len()), below(text.len()));
+            let (from, to) = (at.min(end), at.max(end).min(at.min(end) + 12));
+            match below(4) {
+                0 => drop(text.drain(from..to)),
+                1 => {
+                    let part = text[from..to].to_vec();
+                    let place = below(text.len());
+                    text.splice(place..place, part);
+                }
+                2 => text[at] = b"(){}[]=~<>.:,;+-*/%^#'\"\\ \n0x9anld\0"[below(34)],
+                _ => {
+                    let other = CORPUS[below(CORPUS.len())].as_bytes();
+                    let from = below(other.len());
+                    let to = other.len().min(from + 20);
+                    text.splice(at..at, other[from..to].iter().copied());
+                }
+            }
+            text.push(b' ');
+        }
+        let program = Program {
+            text: &text,
+            argument: Data::Nil,
+            functions: &[("host.echo", 0)],
+            globals: &[],
+            instructions_max: 20_000,
+            memory_bytes_max: 200_000,
+            cancel: Arc::new(AtomicBool::new(false)),
+        };
+        let _ended = run_with(&program, &mut Echo, round % 2 == 0);
+    }
+}
+
 /// A collection for each allocation takes time.
 #[test]
 fn programs_that_fill_memory_end_in_time() {
