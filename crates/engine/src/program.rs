@@ -177,7 +177,7 @@ impl PoolContext {
         hierarchy.retire_logs();
         self.pool.clock().sync_all().await.map_err(DslError::from)?;
         let answer = async move |step: &ProgramStep<'_>| {
-            context.answer_calls(step, queue, &run, &seen).await
+            context.answer_calls(step, queue, &run, &seen).await;
         };
         let ended = hierarchy.run_program(answer).await;
         for object in effects.closed.take() {
@@ -270,10 +270,9 @@ impl PoolContext {
         else {
             return step.apply(change).await;
         };
-        let (object, _) = match step.find(name).await {
-            Ok(found) => found,
+        let Ok((object, _)) = step.find(name).await else {
             // The change says what it means.
-            Err(_) => return step.apply(change).await,
+            return step.apply(change).await;
         };
         let is_rollback = matches!(change, ProgramChange::Rollback { .. });
         let guid = step.properties(name, Some(&[])).await?.info.guid.0;
