@@ -90,12 +90,13 @@ pub const RULES: &[Rule] = {
                 "rename", "rollback", "set", "snap", "snapshot",
             ],
         ),
+        // What a program can do, operators can do by other commands.
         rule(
             "zfs",
             OPERATOR,
             Changes,
             Refused,
-            &["mount", "share", "unmount", "unshare"],
+            &["mount", "program", "share", "unmount", "unshare"],
         ),
         rule("zfs", OWNER, Changes, Checked, &["allow", "unallow"]),
         rule(
@@ -113,7 +114,6 @@ pub const RULES: &[Rule] = {
             Shows,
             Refused,
             &[
-                "program",
                 "project",
                 "rotate-key",
                 "send",

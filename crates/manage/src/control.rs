@@ -6,7 +6,7 @@
 //! bytes, big-endian) and that many bytes.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -142,9 +142,58 @@ pub fn environment() -> BTreeMap<String, String> {
 pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
     let command = arguments.first().map_or("", String::as_str);
     match tool {
-        "zfs" if matches!(command, "receive" | "recv") => true,
+        "zfs" if matches!(command, "program" | "receive" | "recv") => true,
         "sanbox" => asks_password(arguments),
         _ => asks_for_keys(tool, arguments),
+    }
+}
+
+/// The file that takes the place of a command's standard input, if one does: the text of a program is read where the command is given.
+#[must_use]
+pub fn input_file<'a>(tool: &str, arguments: &'a [String]) -> Option<&'a str> {
+    let (command, words) = arguments.split_first()?;
+    if tool != "zfs" || command != "program" {
+        return None;
+    }
+    let mut operands = Vec::new();
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word.strip_prefix('-') {
+            Some("-") => {
+                operands.extend(words.by_ref());
+                break;
+            }
+            Some(letters) if letters.starts_with('-') => {}
+            Some(letters) if !letters.is_empty() => {
+                // The limits take a value, which may be the next word.
+                if letters
+                    .find(['t', 'm'])
+                    .is_some_and(|at| at + 1 == letters.len())
+                {
+                    words.next();
+                }
+            }
+            _ => operands.push(word),
+        }
+    }
+    operands.get(1).copied().filter(|file| *file != "-")
+}
+
+/// Opens the input of a command; the message says why it cannot be read.
+///
+/// # Errors
+/// The file of [`input_file`] cannot be opened.
+pub fn open_input(tool: &str, arguments: &[String]) -> Result<Box<dyn Read + Send>, String> {
+    let Some(file) = input_file(tool, arguments) else {
+        return Ok(Box::new(io::stdin()));
+    };
+    match std::fs::File::open(file) {
+        Ok(opened) => Ok(Box::new(opened)),
+        Err(error) => {
+            let why = error.to_string();
+            let words = why.split(" (os error").next().unwrap_or(&why);
+            Err(format!("cannot open '{file}': {words}"))
+        }
     }
 }
 
@@ -213,8 +262,19 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
     // What is typed there is a key.
     let is_typed = request.terminal && asks_for_keys(tool, arguments);
     let _silent = is_typed.then(SilentTerminal::begin);
+    let input = match request
+        .input
+        .then(|| open_input(tool, arguments))
+        .transpose()
+    {
+        Ok(input) => input,
+        Err(why) => {
+            eprintln!("{why}");
+            return Ok(Some(1));
+        }
+    };
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
-    let answer = ask(socket, &request, &mut out, &mut err)?;
+    let answer = ask_with(socket, &request, input, &mut out, &mut err)?;
     Ok(answer.map(|answer| match answer {
         Answer::Exit(code) => code,
         // As with SIGPIPE.
@@ -242,6 +302,18 @@ pub fn ask(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> io::Result<Option<Answer>> {
+    let input: Option<Box<dyn Read + Send>> = request.input.then(|| Box::new(io::stdin()) as _);
+    ask_with(socket, request, input, out, err)
+}
+
+/// As [`ask`], with this input.
+fn ask_with(
+    socket: &Path,
+    request: &Request,
+    input: Option<Box<dyn Read + Send>>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<Option<Answer>> {
     let (_directory, path) = short(socket)?;
     let mut stream = match std::os::unix::net::UnixStream::connect(&path) {
         Ok(stream) => stream,
@@ -250,11 +322,11 @@ pub fn ask(
     };
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
     stream.write_all(&frame_bytes(b'R', &payload)?)?;
-    if request.input {
+    if let Some(input) = input {
         let to = stream.try_clone()?;
         std::thread::Builder::new()
             .name("input".to_owned())
-            .spawn(move || send_input(to))?;
+            .spawn(move || send_input(input, to))?;
     }
     loop {
         let mut header = [0; 5];
@@ -285,9 +357,8 @@ pub fn ask(
     }
 }
 
-/// Hands standard input on until it ends, or the command takes no more.
-fn send_input(mut to: std::os::unix::net::UnixStream) {
-    let mut input = io::stdin().lock();
+/// Hands input on until it ends, or the command takes no more.
+fn send_input(mut input: Box<dyn Read + Send>, mut to: std::os::unix::net::UnixStream) {
     let mut bytes = vec![0; INPUT_BYTES];
     loop {
         let len = match input.read(&mut bytes) {

@@ -21,6 +21,7 @@ pub mod history;
 pub mod jobs;
 pub mod key_file;
 pub mod policy;
+pub mod program;
 pub mod replication;
 pub mod samba;
 pub mod secret;

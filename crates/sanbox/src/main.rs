@@ -332,7 +332,9 @@ impl Invocation {
             terminal: manage::control::uses_terminal(&self.tool, &self.arguments),
         };
         let reads = manage::control::reads_input(&self.tool, &self.arguments);
-        let input = reads.then(Input::process);
+        let opened = reads.then(|| manage::control::open_input(&self.tool, &self.arguments));
+        // A file that cannot be opened was reported when a daemon was looked for.
+        let input = opened.and_then(Result::ok).map(Input::read);
         PreparedCommand(Session::new(
             appliance,
             Out::process(),

@@ -1,7 +1,7 @@
 //! Where the input of a command comes from: the process's own standard input, or the frames of a control connection. It comes in
 //! chunks through a bounded channel, so that a slow command holds up the sender and not the memory.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc};
@@ -33,14 +33,13 @@ impl Input {
         input
     }
 
-    /// Standard input of this process, read by a thread of its own.
-    pub(crate) fn process() -> Self {
+    /// Standard input of this process or a file, read by a thread of its own.
+    pub(crate) fn read(mut from: Box<dyn io::Read + Send>) -> Self {
         let (sender, input) = Self::channel();
         let read = move || {
-            let mut stdin = io::stdin().lock();
             loop {
                 let mut chunk = vec![0; CHUNK_BYTES];
-                match stdin.read(&mut chunk) {
+                match from.read(&mut chunk) {
                     Ok(len) => chunk.truncate(len),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => return,

@@ -11,6 +11,7 @@ mod key_file;
 pub(super) mod keys;
 mod list;
 mod mount;
+mod program;
 mod receive;
 mod redact;
 mod rotate_key;
@@ -44,7 +45,7 @@ pub(crate) const TABLE: Table = &[
         entry!(snapshot::PROMOTE, snapshot::promote),
         entry!(create::RENAME, create::rename),
         entry!(snapshot::BOOKMARK, snapshot::bookmark),
-        entry!(unsupported::PROGRAM),
+        entry!(program::PROGRAM, program::run),
     ],
     &[entry!(list::LIST, list::run)],
     &[

@@ -2,17 +2,6 @@
 
 use crate::cli::command::{Command, Word};
 
-/// The declaration of `zfs program`.
-pub(super) const PROGRAM: Command = Command {
-    name: "program",
-    summary: "run a channel program",
-    usage: "\tprogram [-jn] [-t <instruction limit>] [-m <memory limit (b)>]\n\
-         \t    <pool> <program file> [lua args...]\n",
-    says_missing: false,
-    words: &[Word::Pool],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs project`.
 pub(super) const PROJECT: Command = Command {
     name: "project",
