@@ -23,7 +23,7 @@ impl Signature {
     /// They are not what the function takes.
     pub(super) fn read(&self, arguments: Vec<Data>) -> Result<Vec<Data>, CallError> {
         match arguments.as_slice() {
-            [Data::Table(pairs)] => self.from_table(pairs.clone()),
+            [Data::Table(pairs)] => self.by_name(pairs.clone()),
             _ => self.by_position(arguments),
         }
     }
@@ -40,7 +40,7 @@ impl Signature {
         Ok(arguments)
     }
 
-    fn from_table(&self, pairs: Vec<(Data, Data)>) -> Result<Vec<Data>, CallError> {
+    fn by_name(&self, pairs: Vec<(Data, Data)>) -> Result<Vec<Data>, CallError> {
         let mut pairs = pairs;
         let mut take = |key: &Data| {
             let at = pairs.iter().position(|(known, _)| known == key)?;
