@@ -490,6 +490,23 @@ fn short(socket: &Path) -> io::Result<(Option<std::fs::File>, PathBuf)> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_file_of_a_program_is_its_input() {
+        let check = |line: &str, expect: Option<&str>| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(input_file("zfs", &words), expect, "{line}");
+        };
+        check("program tank a.lua", Some("a.lua"));
+        check("program -n -t 100 -m 5 tank a.lua b c", Some("a.lua"));
+        check("program -nt100 tank -j a.lua", Some("a.lua"));
+        check("program -jt 100 tank a.lua", Some("a.lua"));
+        check("program --json tank a.lua", Some("a.lua"));
+        check("program -- tank -m", Some("-m"));
+        check("program tank - a.lua", None);
+        check("program tank", None);
+        check("receive tank a.lua", None);
+    }
+
     #[tokio::test]
     async fn frames_go_through() {
         let (mut here, mut there) = tokio::io::duplex(1 << 16);

@@ -289,6 +289,7 @@ mod tests {
         zfs holds rHp
         zfs release r
         zfs diff FHth
+        zfs program nt:m:j json
         zfs wait t:
     ";
 

@@ -47,8 +47,9 @@ pub(super) const PROGRAM: Command = Command {
             "run list.lua, which finds 'tank/home' as (...)['argv'][1] and changes nothing",
         ),
         (
-            "echo 'for s in zfs.list.snapshots(\"tank/a\") do zfs.sync.destroy(s) end' | zfs program tank -",
-            "destroy all snapshots of tank/a in one transaction group",
+            "zfs program tank - < prune.lua",
+            "run what standard input has; 'for s in zfs.list.snapshots(\"tank/a\") do zfs.sync.destroy(s) end' destroys all snapshots of tank/a in one \
+             transaction group",
         ),
     ],
     ..Command::NEW
