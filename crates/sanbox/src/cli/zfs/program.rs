@@ -48,8 +48,8 @@ pub(super) const PROGRAM: Command = Command {
         ),
         (
             "zfs program tank - < prune.lua",
-            "run what standard input has; 'for s in zfs.list.snapshots(\"tank/a\") do zfs.sync.destroy(s) end' destroys all snapshots of tank/a in one \
-             transaction group",
+            "run what standard input has; 'for s in zfs.list.snapshots(\"tank/a\") do zfs.sync.destroy(s) end' destroys all snapshots of \
+             tank/a in one transaction group",
         ),
     ],
     ..Command::NEW
