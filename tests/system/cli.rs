@@ -378,7 +378,7 @@ macro_rules! transcripts {
 
 transcripts! {
     usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files
-    import snapshots volumes scrub upgrade damage history program
+    import snapshots volumes scrub upgrade damage history programs
 }
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.

@@ -22,10 +22,10 @@ use super::{DedupTable, DedupTables, EntryChange};
 use crate::PoolError;
 
 /// Block size of logs made here. OpenZFS: ddt_log_create_one
-const BLOCK_BYTES: usize = 128 << 10;
+const BLOCK_BYTES: u32 = 128 << 10;
 const HEADER_BYTES: u16 = 64;
 const _: () = assert!(DdtLogHeader::SIZE == HEADER_BYTES as usize);
-const _: () = assert!(DdtLogRecord::FLAT_SIZE <= BLOCK_BYTES);
+const _: () = assert!(DdtLogRecord::FLAT_SIZE <= BLOCK_BYTES as usize);
 /// Txgs in which a log is flushed.
 const FLUSH_TXGS: usize = 4;
 /// Entries of the active log above which the other one is flushed at once.
@@ -234,12 +234,13 @@ impl DedupTables {
             (active.object.expect("both were made"), active.header.length)
         };
         let mut blocks = Vec::new();
-        for of_block in records.chunks(BLOCK_BYTES / DdtLogRecord::FLAT_SIZE) {
+        let block = index(u64::from(BLOCK_BYTES));
+        for of_block in records.chunks(block / DdtLogRecord::FLAT_SIZE) {
             let start = blocks.len();
-            of_block
-                .iter()
-                .for_each(|record| blocks.extend(record.encode_flat()));
-            blocks.resize(start + BLOCK_BYTES, 0);
+            for record in of_block {
+                blocks.extend(record.encode_flat());
+            }
+            blocks.resize(start + block, 0);
         }
         self.mos.write(object, at, &blocks, tx).await?;
         {
@@ -285,7 +286,7 @@ impl DedupTables {
                 now: entry,
             };
             // OpenZFS logs an entry that has lost its last reference, and frees the block when it is flushed.
-            for variant in change.now.variants.iter_mut() {
+            for variant in &mut change.now.variants {
                 if variant.birth != 0 && variant.references == 0 {
                     freed.push(table.block(&key, variant));
                     *variant = ondisk::ddt::DdtPhys::default();
@@ -322,7 +323,7 @@ impl DedupTables {
                 continue;
             }
             let spec = AllocSpec::new(ObjectType::UINT64_METADATA)
-                .block_size(BLOCK_BYTES as u32)
+                .block_size(BLOCK_BYTES)
                 .bonus(ObjectType::UINT64_METADATA, HEADER_BYTES);
             let object = self.mos.allocate(spec, tx).await?;
             zap::add_u64(&self.mos, directory, table.log_name(n), object.0, tx).await?;
