@@ -256,6 +256,8 @@ mod tests {
         zpool set -
         zpool sync f
         zpool wait HpT:t:
+        zpool prefetch t:
+        zpool ddtprune d:p:
         zfs version j json
         zfs create :PV:b:nso:puv
         zfs destroy vpndfrR
