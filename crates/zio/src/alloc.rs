@@ -54,9 +54,11 @@ pub trait MetaSource {
         Box::pin(async { Ok(Sharing::Refused) })
     }
 
-    /// Notes a block that was written because [`MetaSource::share`] found none like it: it has one reference.
-    fn note_written(&self, bp: &BlockPointer) {
-        let _ = bp;
+    /// Notes a block that was written because [`MetaSource::share`] found none like it for so many `copies`: it has one
+    /// reference. Returns whether it can be shared: it may have fewer places than that, or as a gang more.
+    fn note_written(&self, bp: &BlockPointer, copies: u8) -> bool {
+        let _ = (bp, copies);
+        false
     }
 
     /// Returns the (deflated) bytes that shared blocks would take more, if each reference had a block of its own:

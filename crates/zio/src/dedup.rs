@@ -55,8 +55,8 @@ impl BlockStore {
         let dvas = self.store_prepared(txg, prepared, props, room).await?;
         let mut bp = pointer_of(txg, prepared, props, &dvas);
         if sharing == Sharing::New {
-            bp.set_dedup(true);
-            self.source()?.note_written(&bp);
+            let is_noted = self.source()?.note_written(&bp, props.copies);
+            bp.set_dedup(is_noted);
         }
         drop(turn);
         Ok(bp)

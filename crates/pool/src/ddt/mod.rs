@@ -210,14 +210,19 @@ impl DedupTables {
         Ok(Sharing::Shared(dvas, Txg(variant.birth)))
     }
 
-    /// Enters a block that was written because none equalled it: it has one reference.
+    /// Enters a block that was written because [`DedupTables::share`] found none for so many `copies`: it has one reference.
+    /// Returns false for what a table of the old form cannot count: a block with other than so many places, such as a gang, for
+    /// OpenZFS enters it by the copies that were asked for, and looks for it by its places when it is freed.
+    // OpenZFS: module/zfs/zio.c, zio_ddt_write; module/zfs/ddt.c, ddt_entry_lookup_is_valid
     ///
     /// # Panics
     /// When the table has such a block.
-    pub(crate) fn note_written(&self, bp: &BlockPointer) {
+    pub(crate) fn note_written(&self, bp: &BlockPointer, copies: u8) -> bool {
         let table = self.table_of(bp.checksum_kind());
         let table = table.expect("a block is written to be shared where there can be a table");
-        let copies = u8::try_from(bp.copies().count()).unwrap_or(3);
+        if !table.flat && bp.copies().count() != usize::from(copies) {
+            return false;
+        }
         let now = u64::try_from(self.mos.services().handle.wall_clock().seconds).unwrap_or(0);
         let mut changed = table.changed.borrow_mut();
         let entry = changed
@@ -235,6 +240,7 @@ impl DedupTables {
             birth: bp.physical_birth().0,
             since: if table.flat { now } else { 0 },
         };
+        true
     }
 
     /// The table of a checksum, a new one if need be; `None` for a checksum that makes no tables.

@@ -638,10 +638,9 @@ impl MetaSource for SpaceMapSource {
         })
     }
 
-    fn note_written(&self, bp: &BlockPointer) {
-        if let Some(dedup) = self.0.upgrade().and_then(|maps| maps.dedup()) {
-            dedup.note_written(bp);
-        }
+    fn note_written(&self, bp: &BlockPointer, copies: u8) -> bool {
+        let dedup = self.0.upgrade().and_then(|maps| maps.dedup());
+        dedup.is_some_and(|dedup| dedup.note_written(bp, copies))
     }
 
     fn check_reference<'a>(&'a self, bp: &'a BlockPointer) -> CheckReference<'a> {

@@ -8,6 +8,7 @@ mod checkpoint;
 mod clones;
 mod crash;
 mod datasets;
+mod dedup;
 mod devices;
 mod encryption;
 mod events;
