@@ -45,6 +45,7 @@ mod mount_stress;
 mod multihost;
 mod nbd;
 mod nonsense;
+mod other_byte_order;
 mod policies;
 mod properties;
 mod quotas;

@@ -293,6 +293,10 @@ fn what_cannot_be_sent_is_refused() {
             "warning: cannot send 'tank/a@2': not an earlier snapshot from the same fs",
         ),
         (
+            "-p tank/a",
+            "Error: Unsupported flag with filesystem or bookmark.",
+        ),
+        (
             "-i '#none' tank/a@2",
             "warning: cannot send 'tank/a@2': incremental source (tank/a#none) does not exist",
         ),
@@ -320,6 +324,55 @@ fn what_cannot_be_sent_is_refused() {
          zfs destroy tank/a@1 && zfs list -Ho name -t snapshot",
     );
     let expect = "send from tank/a@1 to tank/a@2 estimated size is\n100\ntank/a@2\ntank/b@1\n";
+    assert_eq!(shown, expect);
+}
+
+/// A file system or volume is sent as it is, without a snapshot: the bytes of OpenZFS.
+#[test]
+fn heads_are_sent() {
+    if tests::oracle::refpool().is_none() {
+        return skip("heads that are sent", "refpool is missing");
+    }
+    let (_directory, streams) = unpack();
+    let volume = named(&streams, "vol-full");
+    let place = Place::new();
+    let made = place.run(&format!(
+        "truncate -s 256M disk && zpool create -O mountpoint=none -O compression=off tank $PWD/disk && zfs create tank/a && \
+         zfs receive tank/v < {volume} && zfs destroy tank/v@a && mkdir files && seq 1 40000 > files/x && ln -s x files/l && sanbox put -r files tank/a:/ && \
+         zfs snapshot tank/a@1 && seq 5 60000 > files/x && echo new > files/y && sanbox put -r files tank/a:/",
+    ));
+    assert_eq!(made, "");
+    let sent = place.run(
+        "zfs send tank/a > a && zfs send -i @1 tank/a > a-i && zfs send tank/v > v && zfs send -nvP tank/a | cut -f 1 && \
+         zfs receive tank/b < a && zfs list -Ho name -t snapshot -r tank/b && zpool export tank",
+    );
+    assert_eq!(sent, "full\nsize\ntank/b@--head--\n");
+    let work = place.path("work");
+    let to = |name: &str| work.join(name).display().to_string();
+    let operations = [
+        format!("send:tank/a={}", to("their-a")),
+        format!("rsend:tank/a={},tank/a@1,", to("their-a-i")),
+        format!("send:tank/v={}", to("their-v")),
+    ];
+    let done = tests::oracle::refpool_does("tank", &[work.join("disk")], &operations);
+    done.expect("OpenZFS sends them");
+    let same = place
+        .run("for s in a a-i v; do cmp $s their-$s && wc -c < $s; done | grep -c '[0-9]\\{5\\}'");
+    assert_eq!(same, "3\n");
+}
+
+/// The hidden dataset that an interrupted receive left is not to be had by another name, by which its receive would not find it.
+#[test]
+fn what_a_receive_fills_is_not_renamed() {
+    let (_directory, streams) = unpack();
+    let (full, more) = (named(&streams, "full"), named(&streams, "incr-a-b"));
+    let place = Place::new();
+    let shown = place.run(&format!(
+        "truncate -s 512M disk && zpool create -O mountpoint=none tank $PWD/disk && zfs receive tank/fs < {full} && \
+         head -c 20000 {more} | zfs receive -s tank/fs 2>/dev/null; zfs rename tank/fs/%recv tank/x; zfs list -Ho name -r tank; \
+         zfs get -Ho value receive_resume_token tank/fs | grep -c 1-"
+    ));
+    let expect = "tank\ntank/fs\n1\n! cannot rename to 'tank/x': invalid character '%' in name\n";
     assert_eq!(shown, expect);
 }
 

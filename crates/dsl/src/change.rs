@@ -359,6 +359,13 @@ impl DslPool {
                 .check_rename_snapshots(&found.dir, &old, from, to, recursive)
                 .await;
         }
+        // What a receive fills beside its dataset is found by that name. OpenZFS: lib/libzfs/libzfs_dataset.c, zfs_validate_name
+        if from.contains('%') {
+            return Err(DslError::BadName {
+                name: from.into(),
+                why: "invalid character '%' in name".into(),
+            });
+        }
         namecheck::check(to, DatasetKind::Filesystem)?;
         let pool = self.pool_name();
         let in_pool = to

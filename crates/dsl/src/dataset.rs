@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use dmu::{Objset, Tx, TxWeight};
+use ondisk::dsl::dataset_flags;
 use ondisk::feature::Feature;
 use ondisk::{Guid, ObjectId, Txg};
 use zil::Zilog;
 
-use crate::dataset_state::DatasetState;
+use crate::dataset_state::{DatasetState, Ownership};
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
@@ -24,8 +25,15 @@ impl DslPool {
     }
 
     /// Opens a dataset's objects and returns a handle.
+    ///
+    /// # Errors
+    /// `Busy` while someone owns it.
     pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        if state.is_owned() {
+            let name = self.name_of(&state.dir());
+            return Err(DslError::Busy { name });
+        }
         let dataset = Dataset::new(self.clone(), state.clone());
         self.open_objset(&state).await?;
         self.kind_of(&state.dir()).await?;
@@ -43,6 +51,25 @@ impl DslPool {
         let dataset = Dataset::new(self.clone(), state.clone());
         self.open_objset_raw(&state).await?;
         Ok(dataset)
+    }
+
+    /// Holds a head so that it does not change: what was written to it is on stable storage on return, and nothing else opens its objects
+    /// until the ownership is dropped.
+    ///
+    /// # Errors
+    /// `Busy` when its objects are open; of the pool.
+    // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_own
+    pub(crate) async fn own_head(self: &Rc<Self>, found: Found) -> Result<(Dataset, Ownership)> {
+        let dataset = self.hold_dataset(found).await?;
+        let state = Rc::clone(&dataset.state);
+        let is_whole = state.phys().flags & dataset_flags::INCONSISTENT == 0;
+        if state.handles() != 1 || state.is_owned() || !is_whole {
+            let name = dataset.name();
+            return Err(DslError::Busy { name });
+        }
+        let ownership = Ownership::take(state);
+        self.services.clock.sync_all().await?;
+        Ok((dataset, ownership))
     }
 }
 

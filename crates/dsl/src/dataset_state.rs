@@ -37,6 +37,7 @@ pub(crate) struct DatasetState {
     objset: RefCell<Option<Objset>>,
     log: RefCell<Option<Zilog>>,
     handles: Cell<u32>,
+    owned: Cell<bool>,
     pub(crate) ref_quota: Cell<u64>,
     pub(crate) ref_reserved: Cell<u64>,
     /// Features counted for this dataset, by short name.
@@ -75,6 +76,7 @@ impl DatasetState {
             objset: RefCell::default(),
             log: RefCell::default(),
             handles: Cell::new(0),
+            owned: Cell::new(false),
             ref_quota: Cell::new(0),
             ref_reserved: Cell::new(0),
             features: RefCell::default(),
@@ -147,6 +149,11 @@ impl DatasetState {
 
     pub(crate) fn handles(&self) -> u32 {
         self.handles.get()
+    }
+
+    /// Whether its objects are opened for one user alone.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.get()
     }
 
     /// Whether txgs after `txg` have dirty data of its objset.
@@ -224,5 +231,26 @@ impl DatasetState {
     /// Grows whenever an effective property changed.
     pub(crate) fn properties_version(&self) -> u64 {
         self.version.get()
+    }
+}
+
+/// One user's right to be the only one that opens a head's objects; given up when it is dropped.
+pub(crate) struct Ownership(Rc<DatasetState>);
+
+impl Ownership {
+    /// Takes the right to a head whose only handle is the caller's.
+    pub(crate) fn take(state: Rc<DatasetState>) -> Self {
+        assert!(
+            state.handles() == 1 && !state.owned.replace(true),
+            "dataset {} is owned by one user",
+            state.object
+        );
+        Self(state)
+    }
+}
+
+impl Drop for Ownership {
+    fn drop(&mut self) {
+        self.0.owned.set(false);
     }
 }

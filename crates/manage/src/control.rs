@@ -57,6 +57,8 @@ pub enum Frame {
     Out(Vec<u8>),
     /// Bytes for standard error.
     Err(Vec<u8>),
+    /// What the process that asked is to be called from now on.
+    Title(Vec<u8>),
     /// The end.
     Exit(u8),
 }
@@ -75,6 +77,7 @@ impl Frame {
             Self::In(bytes) => (b'I', &bytes[..]),
             Self::Out(bytes) => (b'O', &bytes[..]),
             Self::Err(bytes) => (b'E', &bytes[..]),
+            Self::Title(title) => (b'T', &title[..]),
             Self::Exit(code) => (b'X', std::slice::from_ref(code)),
         };
         write_frames(to, kind, payload).await
@@ -109,10 +112,17 @@ impl Frame {
             (b'I', _) => Self::In(payload),
             (b'O', _) => Self::Out(payload),
             (b'E', _) => Self::Err(payload),
+            (b'T', _) => Self::Title(payload),
             (b'X', [code]) => Self::Exit(*code),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown frame")),
         })
     }
+}
+
+/// Calls this process by another name in lists of processes; Linux keeps its first 15 bytes (proc(5), `/proc/PID/comm`). A process that
+/// cannot keeps its name.
+pub fn set_title(title: &[u8]) {
+    let _ = std::fs::write("/proc/self/comm", title);
 }
 
 /// The environment variables that travel to the appliance.
@@ -348,6 +358,10 @@ fn ask_with(
         let written = match Frame::read(kind, payload)? {
             Frame::Out(bytes) => out.write_all(&bytes).and_then(|()| out.flush()),
             Frame::Err(bytes) => err.write_all(&bytes),
+            Frame::Title(title) => {
+                set_title(&title);
+                Ok(())
+            }
             Frame::Exit(code) => return Ok(Some(Answer::Exit(code))),
             Frame::Request(_) | Frame::In(_) => Ok(()),
         };
@@ -522,6 +536,7 @@ mod tests {
             }),
             Frame::Out(b"tank\n".to_vec()),
             Frame::Err(Vec::new()),
+            Frame::Title(b"send 42%".to_vec()),
             Frame::Exit(2),
         ];
         for frame in &frames {

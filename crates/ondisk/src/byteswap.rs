@@ -37,7 +37,7 @@ pub fn swap_block(object_type: ObjectType, level: u64, block: &mut [u8]) {
 }
 
 /// Swaps the content of an object, or a bonus, by its type.
-fn swap_as(object_type: ObjectType, bytes: &mut [u8]) {
+pub fn swap_as(object_type: ObjectType, bytes: &mut [u8]) {
     let Some(class) = object_type.byteswap_class() else {
         return;
     };
@@ -181,7 +181,7 @@ fn old_acl(bytes: &mut [u8]) {
 }
 
 // OpenZFS: module/zfs/zfs_byteswap.c, zfs_ace_byteswap
-fn acl(bytes: &mut [u8]) {
+pub(crate) fn acl(bytes: &mut [u8]) {
     let mut rest = bytes;
     while rest.len() >= WORD {
         part(rest, 0, 4, 2);

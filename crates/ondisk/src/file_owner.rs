@@ -4,8 +4,8 @@
 //! for exactly this purpose. OpenZFS: module/zfs/zfs_quota.c, `zpl_get_file_info`.
 
 use crate::ObjectType;
-use crate::bytes::u64_at;
-use crate::sa::{SaHeader, fixed_offset};
+use crate::bytes::{u16_at, u64_at};
+use crate::sa::{SaHeader, fixed_offset, is_swapped};
 use crate::znode::znode_flags;
 
 const ZNODE_GENERATION: usize = 64;
@@ -26,20 +26,15 @@ pub struct FileOwner {
 pub fn decode(bonus_type: ObjectType, bonus: &[u8]) -> Option<FileOwner> {
     match bonus_type {
         ObjectType::SA => {
-            let attributes = attributes_of(bonus)?;
-            if attributes.len() < fixed_offset::FLAGS + 8 {
-                return None;
-            }
-            let flags = u64_at(attributes, fixed_offset::FLAGS);
-            let has_project =
-                flags & znode_flags::PROJID != 0 && attributes.len() >= fixed_offset::PROJID + 8;
+            let attributes = Attributes::of(bonus)?;
+            let flags = attributes.word(fixed_offset::FLAGS)?;
+            let project = attributes.word(fixed_offset::PROJID);
             Some(FileOwner {
-                uid: u64_at(attributes, fixed_offset::UID),
-                gid: u64_at(attributes, fixed_offset::GID),
-                project: match has_project {
-                    true => u64_at(attributes, fixed_offset::PROJID),
-                    false => 0,
-                },
+                uid: attributes.word(fixed_offset::UID)?,
+                gid: attributes.word(fixed_offset::GID)?,
+                project: project
+                    .filter(|_| flags & znode_flags::PROJID != 0)
+                    .unwrap_or(0),
             })
         }
         ObjectType::ZNODE if bonus.len() >= ZNODE_GID + 8 => Some(FileOwner {
@@ -56,18 +51,39 @@ pub fn decode(bonus_type: ObjectType, bonus: &[u8]) -> Option<FileOwner> {
 /// OpenZFS: include/sys/zfs_sa.h, SA_GEN_OFFSET; include/sys/zfs_znode.h, znode_phys_t.
 #[must_use]
 pub fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
-    let (bytes, at) = match bonus_type {
-        ObjectType::SA => (attributes_of(bonus)?, fixed_offset::GEN),
-        ObjectType::ZNODE => (bonus, ZNODE_GENERATION),
-        _ => return None,
-    };
-    (bytes.len() >= at + 8).then(|| u64_at(bytes, at))
+    match bonus_type {
+        ObjectType::SA => Attributes::of(bonus)?.word(fixed_offset::GEN),
+        ObjectType::ZNODE if bonus.len() >= ZNODE_GENERATION + 8 => {
+            Some(u64_at(bonus, ZNODE_GENERATION))
+        }
+        _ => None,
+    }
 }
 
-/// What lies behind the header of system attributes.
-fn attributes_of(bonus: &[u8]) -> Option<&[u8]> {
-    let header = SaHeader::decode(bonus).ok()?;
-    bonus.get(header.size..)
+/// What lies behind the header of system attributes, in either byte order.
+struct Attributes<'a> {
+    bytes: &'a [u8],
+    is_swapped: bool,
+}
+
+impl<'a> Attributes<'a> {
+    fn of(bonus: &'a [u8]) -> Option<Self> {
+        let is_swapped = is_swapped(bonus);
+        let size = match is_swapped {
+            true => usize::from(u16_at(bonus, 4).swap_bytes() >> 10) * 8,
+            false => SaHeader::decode(bonus).ok()?.size,
+        };
+        let bytes = bonus.get(size..)?;
+        Some(Self { bytes, is_swapped })
+    }
+
+    fn word(&self, at: usize) -> Option<u64> {
+        let word = (self.bytes.len() >= at + 8).then(|| u64_at(self.bytes, at))?;
+        Some(match self.is_swapped {
+            true => word.swap_bytes(),
+            false => word,
+        })
+    }
 }
 
 #[cfg(test)]

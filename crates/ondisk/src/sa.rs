@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::bytes::{need, slice_at, u16_at, u32_at};
+use crate::byteswap::words;
 use crate::{DecodeError, Result};
 
 const MAGIC: u32 = 0x002f_505a;
@@ -119,6 +120,67 @@ pub mod fixed_offset {
 #[must_use]
 pub fn decode_registry_value(value: u64) -> (u16, u16) {
     (crate::bytes::low16(value), crate::bytes::low16(value >> 24))
+}
+
+/// How an attribute is swapped, by its registry value; what is not known stays as it is.
+// OpenZFS: include/sys/sa_impl.h, ATTR_BSWAP
+#[must_use]
+pub fn byteswap_of_registry_value(value: u64) -> SaByteswap {
+    match value >> 16 & 0xff {
+        0 => SaByteswap::U64,
+        1 => SaByteswap::U32,
+        2 => SaByteswap::U16,
+        4 => SaByteswap::Acl,
+        _ => SaByteswap::U8,
+    }
+}
+
+/// Whether a bonus or spill buffer was written in the other byte order. Blocks of system attributes are not swapped when they are read:
+/// only their file system knows what is in them.
+#[must_use]
+pub fn is_swapped(buf: &[u8]) -> bool {
+    buf.len() >= 8 && u32_at(buf, 0) == MAGIC.swap_bytes()
+}
+
+/// Swaps the header of a buffer of the other byte order, so that [`SaHeader::decode`] reads it.
+// OpenZFS: module/zfs/sa.c, sa_byteswap
+pub fn swap_header(buf: &mut [u8]) {
+    let info = u16_at(buf, 4).swap_bytes();
+    let size = usize::from(info >> 10) * 8;
+    let len = buf.len();
+    words(buf.get_mut(..4).unwrap_or_default(), 4);
+    words(
+        buf.get_mut(4..size.clamp(LENGTHS_AT, len))
+            .unwrap_or_default(),
+        2,
+    );
+}
+
+/// Swaps the attributes of a buffer whose header is in this byte order already.
+///
+/// `layout` lists attribute numbers; `registered` gives the length of a number (0 variable, `None` unknown) and how it is swapped.
+///
+/// # Errors
+/// As [`attributes`].
+// OpenZFS: module/zfs/sa.c, sa_byteswap_cb
+pub fn swap_attributes(
+    buf: &mut [u8],
+    layout: &[u16],
+    registered: impl Fn(u16) -> Option<(u16, SaByteswap)>,
+) -> Result<()> {
+    let length_of = |number| registered(number).map(|(length, _)| length);
+    let found: Vec<_> = attributes(buf, layout, length_of)?.collect::<Result<_>>()?;
+    for (number, range) in found {
+        let value = buf.get_mut(range).unwrap_or_default();
+        match registered(number).map(|(_, how)| how) {
+            Some(SaByteswap::U64) => words(value, 8),
+            Some(SaByteswap::U32) => words(value, 4),
+            Some(SaByteswap::U16) => words(value, 2),
+            Some(SaByteswap::Acl) => crate::byteswap::acl(value),
+            Some(SaByteswap::U8) | None => {}
+        }
+    }
+    Ok(())
 }
 
 /// The header of an attribute buffer.
@@ -314,6 +376,42 @@ mod tests {
         assert!(self::found(&buf[..160], &layout).is_err());
         assert!(self::found(&buf, &[99]).is_err());
         assert!(build(LAYOUT_MAX + 1, []).is_err());
+    }
+
+    /// A buffer of a big-endian writer reads as one of ours does.
+    #[test]
+    fn the_other_byte_order_is_swapped() {
+        let registered = |n: u16| {
+            let known = ATTRIBUTES.get(usize::from(n));
+            known.map(|known| (known.length, known.byteswap))
+        };
+        let layout = [5, 0, 17, 19, 20];
+        let ace = [1, 0, 2, 0, 3, 0, 0, 0];
+        let native = build(
+            2,
+            [
+                (&7u64.to_le_bytes()[..], false),
+                (&[9u64.to_le_bytes(), 8u64.to_le_bytes()].concat(), false),
+                (&b"target"[..], true),
+                (&ace, true),
+                (&b"list"[..], true),
+            ],
+        )
+        .unwrap();
+        let mut foreign = native.clone();
+        swap_attributes(&mut foreign, &layout, registered).unwrap();
+        assert!(!is_swapped(&foreign) && foreign != native);
+        words(&mut foreign[..4], 4);
+        words(&mut foreign[4..16], 2);
+        assert!(is_swapped(&foreign));
+        swap_header(&mut foreign);
+        swap_attributes(&mut foreign, &layout, registered).unwrap();
+        assert_eq!(foreign, native);
+        // A size that is longer than the buffer, and a buffer of nothing but a magic number.
+        for len in 0..foreign.len() {
+            swap_header(&mut foreign[..len.max(6)]);
+            let _ = swap_attributes(&mut foreign[..len], &layout, registered);
+        }
     }
 
     #[test]

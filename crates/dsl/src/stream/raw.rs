@@ -70,6 +70,7 @@ impl DslPool {
         let objset = Objset::open(&self.services, state.phys().bp, options).await?;
         Ok(SendSource {
             snapshot,
+            ownership: None,
             objset,
             keys: Some(keys),
             saved: None,

@@ -2,9 +2,9 @@
 //! next record.
 
 use codec::checksum::RunningFletcher4;
-use ondisk::DecodeError;
 use ondisk::stream::{ByteOrder, CHECKSUM_OFFSET, RECORD_SIZE, StreamRecord};
 use ondisk::stream::{byte_order, record_checksum};
+use ondisk::{DecodeError, ObjectType, byteswap};
 
 /// Why a stream cannot be read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,8 @@ pub struct StreamReader {
     sum: RunningFletcher4,
     /// Bytes of the last record's payload that were not brought yet.
     payload_left: u64,
+    /// What the last record's payload is swapped as.
+    payload_type: Option<ObjectType>,
     /// Checksums are neither computed nor compared.
     unverified: bool,
 }
@@ -105,6 +107,10 @@ impl StreamReader {
             }
         }
         self.payload_left = record.payload_len();
+        self.payload_type = match order {
+            ByteOrder::Little => None,
+            ByteOrder::Big => record.payload_type(),
+        };
         Ok(record)
     }
 
@@ -121,6 +127,13 @@ impl StreamReader {
         );
         self.payload_left -= len;
         self.update(bytes);
+    }
+
+    /// Swaps the whole payload of the last record, after [`Self::payload`], if the stream's byte order is not the one of blocks here.
+    pub fn make_native(&self, payload: &mut [u8]) {
+        if let Some(kind) = self.payload_type {
+            byteswap::swap_as(kind, payload);
+        }
     }
 
     fn compare(&self, stored: [u64; 4], computed: [u64; 4]) -> Result<(), StreamError> {

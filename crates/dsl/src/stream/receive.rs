@@ -12,10 +12,10 @@
 use codec::compress::{Algorithm, check_ratio, decompress_into};
 use dmu::{AllocSpec, ObjectInfo, Objset, Tx};
 use ondisk::stream::{
-    Begin, Object, ObjectExtent, Spill, StreamRecord, TO_THE_END, Write, WriteEmbedded,
+    Begin, ByteOrder, Object, ObjectExtent, Spill, StreamRecord, TO_THE_END, Write, WriteEmbedded,
     begin_flags, record_flags, stream_feature,
 };
-use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType, file_owner};
+use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType, byteswap, file_owner};
 use runtime::{IoBuf, IoBufMut};
 use zio::{StoredCrypt, StoredForm};
 
@@ -376,6 +376,11 @@ impl Receiver {
         }
         let mut data = IoBufMut::zeroed(length);
         data[..known.len()].copy_from_slice(&known);
+        if self.target.order == ByteOrder::Big {
+            let object = ObjectId(record.object);
+            let info = self.objset().object_info(object).await?;
+            byteswap::swap_as(info.object_type, &mut data);
+        }
         if record.offset == SPILL_BLOCK.wrapping_mul(record.length) {
             return self.set_spill(record.object, &data).await;
         }

@@ -1,4 +1,4 @@
-//! Sending a snapshot: its records in the order of object and offset, with what changed since an earlier snapshot only.
+//! Sending a snapshot, or a head that does not change: its records in the order of object and offset, with what changed since an earlier snapshot only.
 //!
 //! ```text
 //!   blocks of the snapshot, by birth -> planned records, reads under way -> records -> chunks
@@ -28,6 +28,7 @@ use super::ranges::{CHANGED, Fronts, RangeContent, RedactionLists, SendRange, ta
 use super::send_source::SendSource;
 use super::writer::StreamWriter;
 use crate::dataset::Dataset;
+use crate::dataset_state::Ownership;
 use crate::error::{DslError, Result};
 use crate::types::SavedReceive;
 
@@ -37,6 +38,8 @@ const READ_AHEAD_BYTES: u64 = 16 << 20;
 const READ_AHEAD_RECORDS: usize = 512;
 /// A chunk is handed out when it has so many bytes; it may be longer by the largest block.
 const CHUNK_BYTES: usize = 1 << 20;
+/// What a stream of a head has for the name of its snapshot. OpenZFS: module/zfs/dmu_send.c, setup_begin_record
+const HEAD_NAME: &str = "@--head--";
 /// Block number of spill blocks. OpenZFS: include/sys/dmu.h, DMU_SPILL_BLKID.
 const SPILL_BLOCK: u64 = u64::MAX - 1;
 
@@ -153,6 +156,7 @@ struct VisitedShape {
 pub struct Sender {
     /// Held, not used again.
     _snapshot: Dataset,
+    _ownership: Option<Ownership>,
     services: Services,
     objset: u64,
     traversal: Traversal,
@@ -200,7 +204,8 @@ fn begin_of(
     let phys = snapshot.state().phys();
     let (to_guid, to_name) = match saved {
         Some(saved) => (saved.guid, saved.name),
-        None => (phys.guid, snapshot.name().into_bytes()),
+        None if phys.is_snapshot() => (phys.guid, snapshot.name().into_bytes()),
+        None => (phys.guid, (snapshot.name() + HEAD_NAME).into_bytes()),
     };
     let mut flags = begin_flags::FREE_RECORDS | begin_flags::SPILL_BLOCK;
     if from.is_some_and(|from| from.is_clone) {
@@ -236,6 +241,7 @@ impl Sender {
     ) -> Result<Self> {
         let SendSource {
             snapshot,
+            ownership,
             objset,
             keys,
             saved,
@@ -321,6 +327,7 @@ impl Sender {
             writer,
             skipped_bytes: 0,
             _snapshot: snapshot,
+            _ownership: ownership,
         })
     }
 

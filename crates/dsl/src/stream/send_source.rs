@@ -6,6 +6,7 @@ use super::NvList;
 use super::list_reader::ListReader;
 use super::ranges::RedactionLists;
 use crate::dataset::Dataset;
+use crate::dataset_state::Ownership;
 use crate::types::SavedReceive;
 
 /// Names in the list behind BEGIN. OpenZFS: include/sys/dmu_send.h.
@@ -16,6 +17,8 @@ pub(super) const REDACT_FROM_SNAPS: &str = "redact_from_snaps";
 pub(super) struct SendSource {
     /// Held while the stream is made.
     pub(super) snapshot: Dataset,
+    /// Of a head: nothing changes it meanwhile.
+    pub(super) ownership: Option<Ownership>,
     /// Its object set; of a raw stream, without keys.
     pub(super) objset: Objset,
     /// Of a raw stream: what its BEGIN says of the keys.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use dmu::{Objset, ObjsetOptions};
 use ondisk::{ObjectId, Txg};
 
 use super::list_reader::ListReader;
@@ -18,11 +19,12 @@ use crate::types::SavedReceive;
 impl Hierarchy {
     /// Begins the stream of a snapshot: as a whole, or from an earlier snapshot or bookmark of its dataset or of one it is a clone
     /// of. With `resume`, what comes before that place is left out. The snapshot cannot be destroyed until the sender is dropped.
+    /// A file system or volume whose objects are not open is sent as it is now; nothing opens it until the sender is dropped.
     /// With the option `saved` it is a file system or volume: what an interrupted receive into it left is sent. `redact` is the name,
     /// without the dataset's, of a redaction bookmark of the snapshot: the blocks it lists are left out.
     ///
     /// # Errors
-    /// `NotFound`; `WrongKind` for what is no snapshot; `NotResumable` where no receive left anything, `Busy` while one goes on;
+    /// `NotFound`; `Busy` for a file system or volume that is in use; `NotResumable` where no receive left anything, `Busy` while one goes on;
     /// `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
     /// reading.
     pub async fn send(
@@ -42,16 +44,15 @@ impl Hierarchy {
             } else {
                 (pool.find(snapshot).await?, None)
             };
-            if found.snapshot.is_none() && saved.is_none() {
-                return Err(DslError::WrongKind {
-                    name: snapshot.into(),
-                });
-            }
             let raw = options.raw && pool.key_object(&found.dir).await?.is_some();
-            let dataset = if raw {
-                pool.hold_dataset(found).await?
+            let is_head = found.snapshot.is_none() && saved.is_none();
+            let (dataset, ownership) = if is_head {
+                let (dataset, ownership) = pool.own_head(found).await?;
+                (dataset, Some(ownership))
+            } else if raw {
+                (pool.hold_dataset(found).await?, None)
             } else {
-                pool.open_dataset(found).await?
+                (pool.open_dataset(found).await?, None)
             };
             let mut redaction = SendRedaction {
                 received_by: pool.redacted_by(dataset.state()).await?,
@@ -76,15 +77,21 @@ impl Hierarchy {
                 let ivset = from.map_or(0, |from| from.ivset_guid);
                 pool.raw_source(dataset, ivset).await?
             } else {
+                let objset = match &ownership {
+                    Some(_) => pool.open_stored(&dataset).await?,
+                    None => dataset.objset(),
+                };
                 SendSource {
-                    objset: dataset.objset(),
+                    objset,
                     snapshot: dataset,
+                    ownership: None,
                     keys: None,
                     saved: None,
                     redaction: SendRedaction::default(),
                 }
             };
             (source.saved, source.redaction) = (saved, redaction);
+            source.ownership = ownership;
             (source, from)
         };
         Sender::new(source, from, options, resume).await
@@ -92,6 +99,18 @@ impl Hierarchy {
 }
 
 impl DslPool {
+    /// Opens the objects of a dataset as they are on stable storage, apart from those that are written to.
+    async fn open_stored(self: &Rc<Self>, dataset: &Dataset) -> Result<Objset> {
+        let state = dataset.state();
+        let keys = self.block_keys(&state.dir()).await?;
+        let options = ObjsetOptions {
+            read_only: true,
+            ..ObjsetOptions::dataset(state.object.0)
+        };
+        let services = self.services_with(keys.as_ref());
+        Ok(Objset::open(&services, state.phys().bp, options).await?)
+    }
+
     /// What an interrupted receive into a dataset left, and the snapshot that it is a part of.
     async fn saved_receive(self: &Rc<Self>, name: &str) -> Result<(Found, SavedReceive)> {
         let missing = || DslError::NotResumable { name: name.into() };
@@ -171,8 +190,13 @@ impl DslPool {
             };
             (found.dir, source)
         };
+        // A head was made before its snapshots, and comes after all of them.
+        let to_txg = match &*to.state().snapshot.borrow() {
+            Some(_) => to.create_txg(),
+            None => Txg(u64::MAX),
+        };
         if self
-            .is_earlier(&from_dir, source.creation_txg, dir, to.create_txg())
+            .is_earlier(&from_dir, source.creation_txg, dir, to_txg)
             .await?
         {
             Ok(source)

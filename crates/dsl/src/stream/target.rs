@@ -9,7 +9,7 @@ use dmu::Tx;
 use dmu::zap;
 use ondisk::ObjectId;
 use ondisk::dsl::dataset_flags;
-use ondisk::stream::{begin_flags, stream_feature};
+use ondisk::stream::{ByteOrder, begin_flags, stream_feature};
 
 use super::incoming::Incoming;
 use super::malformed;
@@ -45,6 +45,8 @@ pub struct ReceiveTarget {
     pub settings: Vec<Setting>,
     /// The key of its own that the new dataset gets, if that is what `settings` ask for.
     pub key: Option<NewKey>,
+    /// Byte order of the stream's sender. Payloads come in that of blocks here, but for what they hold embedded.
+    pub order: ByteOrder,
 }
 
 /// Where a dataset that is not there is made.

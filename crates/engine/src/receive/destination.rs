@@ -154,8 +154,10 @@ impl Work {
 
     pub(super) fn check_byte_order(&self, to: &Destination<'_>) -> Result<(), EngineError> {
         match self.input.reader().order() {
-            Some(ByteOrder::Little) => Ok(()),
-            _ => Err(to.refused("streams of the other byte order are not supported")),
+            Some(ByteOrder::Big) if to.is_raw() => {
+                Err(to.refused("raw streams of the other byte order are not supported"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -493,6 +495,7 @@ impl Work {
             resumable: self.request.resumable,
             settings: encryption.settings,
             key: encryption.key,
+            order: self.input.reader().order().unwrap_or_default(),
         };
         let Changes {
             mut early,

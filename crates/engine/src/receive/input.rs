@@ -104,7 +104,7 @@ impl Input {
             .ok_or(InputError::Malformed)
     }
 
-    /// The payload of the last record, of at most `max` bytes.
+    /// The payload of the last record, of at most `max` bytes, in the byte order of blocks here.
     pub(super) async fn payload(&mut self, max: u64) -> Result<IoBuf, InputError> {
         let len = self.payload_len(max)?;
         if len < ALIGNMENT {
@@ -115,6 +115,7 @@ impl Input {
                 return Err(InputError::Truncated);
             }
             self.reader.payload(&payload);
+            self.reader.make_native(&mut payload);
             return Ok(payload.into());
         }
         let mut payload = IoBufMut::scratch(len);
@@ -122,6 +123,7 @@ impl Input {
             return Err(InputError::Truncated);
         }
         self.reader.payload(&payload);
+        self.reader.make_native(&mut payload);
         Ok(payload.freeze())
     }
 

@@ -15,7 +15,7 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-use crate::bytes;
+use crate::{ObjectType, bytes};
 
 pub use decode::byte_order;
 
@@ -33,8 +33,9 @@ pub const PAYLOAD_MAX: u64 = crate::MAX_BLOCK_SIZE;
 pub const TO_THE_END: u64 = u64::MAX;
 
 /// Byte order of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ByteOrder {
+    #[default]
     Little,
     Big,
 }
@@ -347,6 +348,20 @@ impl StreamRecord {
             | Self::ObjectRange(_)
             | Self::Redact(_) => 0,
         }
+    }
+
+    /// What the payload is swapped as, in a stream of the other byte order; `None` when its bytes stay as they are: compressed blocks
+    /// are never of metadata there, encrypted ones lie in their writer's order, and embedded ones are swapped once they are expanded.
+    // OpenZFS: module/zfs/dmu_recv.c, receive_object, flush_write_batch_impl, receive_spill
+    #[must_use]
+    pub fn payload_type(&self) -> Option<ObjectType> {
+        let number = match self {
+            Self::Object(object) if object.raw_bonus_len == 0 => object.bonus_type,
+            Self::Write(write) if write.compression == 0 => write.object_type,
+            Self::Spill(spill) if spill.compressed_size == 0 => spill.object_type,
+            _ => return None,
+        };
+        u8::try_from(number).ok().map(ObjectType)
     }
 
     /// The guid of the snapshot the record belongs to.

@@ -6,13 +6,15 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Which of the two streams.
+/// Where bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output.
     Out,
     /// Standard error.
     Err,
+    /// The name of the process, as lists of processes show it.
+    Title,
 }
 
 /// The reader of the output has closed it; the command ends quietly, as on SIGPIPE.
@@ -57,7 +59,9 @@ impl Out {
         let bytes = bytes.into();
         let mut pending = self.pending();
         match pending.last_mut() {
-            Some((last, buffer)) if *last == stream => buffer.extend_from_slice(&bytes),
+            Some((last, buffer)) if *last == stream && stream != Stream::Title => {
+                buffer.extend_from_slice(&bytes)
+            }
             _ => pending.push((stream, bytes.into_owned())),
         }
     }
@@ -123,5 +127,9 @@ fn write_own(stream: Stream, bytes: &[u8]) -> io::Result<()> {
             stdout.flush()
         }
         Stream::Err => io::stderr().lock().write_all(bytes),
+        Stream::Title => {
+            manage::control::set_title(bytes);
+            Ok(())
+        }
     }
 }

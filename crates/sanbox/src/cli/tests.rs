@@ -171,6 +171,7 @@ async fn run(appliance: &Arc<Appliance>, folder: &Path, line: &str) -> (u8, Stri
             match stream {
                 Stream::Out => out.extend(bytes),
                 Stream::Err => err.extend(bytes),
+                Stream::Title => {}
             }
         }
         [out, err].map(|bytes| {

@@ -299,6 +299,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
             let frame = match stream {
                 Stream::Out => Frame::Out(bytes),
                 Stream::Err => Frame::Err(bytes),
+                Stream::Title => Frame::Title(bytes),
             };
             frame.send(&mut writer).await?;
         }

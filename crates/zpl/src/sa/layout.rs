@@ -3,6 +3,7 @@
 //! Both are small and read once. A layout that is not stored yet is added in a transaction of its own *before* the
 //! transaction that uses it begins, so that no txg on disk can refer to a layout that a later txg brings.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,8 +11,8 @@ use std::rc::Rc;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
 use ondisk::sa::{
-    ATTRIBUTES, Attribute, HEADER_SIZE_MAX, LAYOUT_FIRST, LAYOUT_MAX, LAYOUTS_KEY, REGISTRY_KEY,
-    attr, header_size,
+    self, ATTRIBUTES, Attribute, HEADER_SIZE_MAX, LAYOUT_FIRST, LAYOUT_MAX, LAYOUTS_KEY,
+    REGISTRY_KEY, attr, header_size,
 };
 use ondisk::{ObjectId, ObjectType};
 
@@ -140,13 +141,13 @@ impl SaTables {
     pub(crate) fn decode(&self, bonus: &[u8], spill: Option<&[u8]>) -> FsResult<(Attrs, Plan)> {
         let registry = self.registry();
         let mut attrs = Attrs::new();
-        let bonus_layout = self.layout(Attrs::layout_of(bonus)?)?;
-        attrs.decode_buffer(bonus, &registry, &bonus_layout.attrs)?;
+        let (bonus, bonus_layout) = self.native(bonus, &registry)?;
+        attrs.decode_buffer(&bonus, &registry, &bonus_layout.attrs)?;
         let mut order = bonus_layout.attrs.to_vec();
         let mut spill_layout = None;
         if let Some(spill) = spill {
-            let layout = self.layout(Attrs::layout_of(spill)?)?;
-            attrs.decode_buffer(spill, &registry, &layout.attrs)?;
+            let (spill, layout) = self.native(spill, &registry)?;
+            attrs.decode_buffer(&spill, &registry, &layout.attrs)?;
             order.extend_from_slice(&layout.attrs);
             spill_layout = Some(layout);
         }
@@ -157,6 +158,25 @@ impl SaTables {
             bonus_len: bonus.len(),
         };
         Ok((attrs, plan))
+    }
+
+    /// Returns a buffer in this machine's byte order, with its layout: it may lie as a big-endian writer left it.
+    fn native<'a>(
+        &self,
+        buffer: &'a [u8],
+        registry: &Registry,
+    ) -> FsResult<(Cow<'a, [u8]>, Rc<Layout>)> {
+        if !sa::is_swapped(buffer) {
+            return Ok((buffer.into(), self.layout(Attrs::layout_of(buffer)?)?));
+        }
+        let mut native = buffer.to_vec();
+        sa::swap_header(&mut native);
+        let layout = self.layout(Attrs::layout_of(&native)?)?;
+        sa::swap_attributes(&mut native, &layout.attrs, |number| {
+            registry.byteswap(number)
+        })
+        .map_err(|error| FsError::Corrupt(error.what))?;
+        Ok((native.into(), layout))
     }
 
     /// Returns whether every attribute present has a registered number.

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use ondisk::sa::{ATTRIBUTES, Attribute, decode_registry_value};
+use ondisk::sa::{
+    ATTRIBUTES, Attribute, SaByteswap, byteswap_of_registry_value, decode_registry_value,
+};
 
 use crate::{FsError, FsResult};
 
@@ -40,6 +42,7 @@ impl Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     lengths: Vec<u16>,
+    swaps: Vec<SaByteswap>,
     standard: Vec<Option<u16>>,
     numbers: [Option<u16>; ATTRIBUTES.len()],
 }
@@ -52,6 +55,7 @@ impl Registry {
     pub(super) fn from_values(values: &[(Vec<u8>, u64)]) -> FsResult<Self> {
         let mut registry = Self {
             lengths: vec![0; values.len()],
+            swaps: vec![SaByteswap::U8; values.len()],
             standard: vec![None; values.len()],
             numbers: [None; ATTRIBUTES.len()],
         };
@@ -63,6 +67,7 @@ impl Registry {
                 return Err(FsError::Corrupt("attribute registry is not dense"));
             }
             registry.lengths[at] = length;
+            registry.swaps[at] = byteswap_of_registry_value(*value);
             let is_name = |known: &&Attribute| known.name.as_bytes() == name.as_slice();
             if let Some(known) = ATTRIBUTES.iter().find(is_name) {
                 registry.standard[at] = Some(known.number);
@@ -83,12 +88,15 @@ impl Registry {
         assert!(len >= self.len(), "a registered number is never given up");
         let mut registry = Self {
             lengths: self.lengths.clone(),
+            swaps: self.swaps.clone(),
             standard: vec![None; len],
             numbers: numbers.map(Some),
         };
         registry.lengths.resize(len, 0);
+        registry.swaps.resize(len, SaByteswap::U8);
         for (known, number) in ATTRIBUTES.iter().zip(numbers) {
             registry.lengths[usize::from(number)] = known.length;
+            registry.swaps[usize::from(number)] = known.byteswap;
             registry.standard[usize::from(number)] = Some(known.number);
         }
         registry
@@ -97,6 +105,12 @@ impl Registry {
     /// Returns the registered length of a number: 0 when variable, `None` when not registered.
     pub(crate) fn length(&self, number: u16) -> Option<u16> {
         self.lengths.get(usize::from(number)).copied()
+    }
+
+    /// Returns the registered length of a number, and how its values are swapped; `None` when not registered.
+    pub(crate) fn byteswap(&self, number: u16) -> Option<(u16, SaByteswap)> {
+        let at = usize::from(number);
+        Some((*self.lengths.get(at)?, *self.swaps.get(at)?))
     }
 
     /// Returns the usual number of a registered number.

@@ -32,7 +32,7 @@ options! {
         Backup = both('b', "backup", None, "with the properties that were received, not those set here"),
         Holds = both('h', "holds", None, "with holds"),
         Verbose = both('v', "verbose", None, "print the sizes, and every second what is sent"),
-        ProcTitle = both('V', "proctitle", None, "print the sizes; the title of the process stays"),
+        ProcTitle = both('V', "proctitle", None, "print the sizes, and show in the name of the process how far it is"),
         DryRun = both('n', "dryrun", None, "send nothing; with -v or -P, print the sizes"),
         Parsable = both('P', "parsable", None, "print the sizes, exactly, with tabs between the columns"),
         LargeBlocks = both('L', "large-block", None, "blocks above 128 KiB as they are"),
@@ -77,6 +77,7 @@ struct Options {
     stream: SendOptions,
     verbose: bool,
     progress: bool,
+    title: bool,
     parsable: bool,
     dry_run: bool,
     /// The redaction bookmark, as it was given.
@@ -135,14 +136,14 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
         if options.recursive || options.all_between {
             return Err(session.fail("Error: Unsupported flag with filesystem or bookmark."));
         }
+        if options.has_list() {
+            return Err(session.fail("Error: Unsupported flag with filesystem or bookmark."));
+        }
         if options.redact.is_some() {
             return Err(session.fail(format!(
                 "warning: cannot send '{name}': cannot do a redacted send to a filesystem"
             )));
         }
-        return Err(session.fail(format!(
-            "cannot send '{name}': sending what is no snapshot is not supported by this version of sanbox yet"
-        )));
     }
     if options.recursive || options.all_between {
         return send_several(session, &pool, name, options).await;
@@ -516,8 +517,10 @@ fn take(session: &Session, option: SendOption, options: &mut Options) -> Outcome
             options.verbose = true;
             options.progress = true;
         }
-        // The title of a process is not ours to set: the stream comes from the daemon.
-        SendOption::ProcTitle => options.verbose = true,
+        SendOption::ProcTitle => {
+            options.verbose = true;
+            options.title = true;
+        }
         SendOption::Dedup => session.out.error(
             "WARNING: deduplicated send is no longer supported.  A regular,\n\
              non-deduplicated stream will be generated.\n",
@@ -569,8 +572,8 @@ async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &O
         ));
     }
     let several = options.recursive || options.all_between;
+    let mut total = 0;
     if options.verbose || options.dry_run {
-        let mut total = 0;
         for request in &plan.streams {
             let size = pool.send_size(request.clone()).await;
             let size = size.map_err(|error| refused(session, request, &error))?;
@@ -588,8 +591,14 @@ async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &O
         return Ok(());
     }
     session.out.push(Stream::Out, &plan.head);
+    let mut progress = Progress {
+        options,
+        told: Instant::now(),
+        total,
+        sent: 0,
+    };
     for request in &plan.streams {
-        copy(session, pool, request, options).await?;
+        copy(session, pool, request, &mut progress).await?;
     }
     if !plan.head.is_empty() {
         session.out.push(Stream::Out, package_end());
@@ -597,33 +606,62 @@ async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &O
     Ok(())
 }
 
-/// Hands the stream on, and says every second how far it is.
+/// How far a command is with its streams.
+struct Progress<'a> {
+    options: &'a Options,
+    told: Instant,
+    /// Estimated bytes of all streams; 0 where they were not asked for.
+    total: u64,
+    /// Bytes of the streams so far.
+    sent: u64,
+}
+
+impl Progress<'_> {
+    /// Says every second how far it is; `sent` bytes are of the stream of `snapshot`.
+    // OpenZFS: lib/libzfs/libzfs_sendrecv.c, send_progress_thread
+    fn tell(&mut self, session: &Session, snapshot: &str, sent: u64) {
+        let asked = self.options.progress || self.options.title;
+        if !asked || self.told.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.told = Instant::now();
+        if self.options.title {
+            let percent = (100 * self.sent).checked_div(self.total);
+            let percent = percent.unwrap_or(0).min(100);
+            let title = format!("send {percent}% {}", nice_bytes(self.sent));
+            session.out.push(Stream::Title, title.into_bytes());
+        }
+        if self.options.progress {
+            let time = clock();
+            session.out.error(if self.options.parsable {
+                format!("{time}\t{sent}\t{snapshot}")
+            } else {
+                format!("{time}   {:>5}   {snapshot}", nice_bytes(sent))
+            });
+        }
+    }
+}
+
+/// Hands the stream on, and says how far it is.
 async fn copy(
     session: &Session,
     pool: &PoolHandle,
     request: &SendRequest,
-    options: &Options,
+    progress: &mut Progress<'_>,
 ) -> Outcome {
     let fail = |error: EngineError| refused(session, request, &error);
     let mut stream = pool.send(request.clone()).await.map_err(fail)?;
-    if options.progress && !options.parsable {
+    if progress.options.progress && !progress.options.parsable {
         session
             .out
             .error(format!("TIME        SENT   SNAPSHOT {}", request.snapshot));
     }
-    let (mut told, mut sent) = (Instant::now(), 0_u64);
+    let mut sent = 0;
     while let Some(chunk) = stream.next().await.map_err(fail)? {
         sent += chunk.len() as u64;
+        progress.sent += chunk.len() as u64;
         session.out.push(Stream::Out, chunk);
-        if options.progress && told.elapsed() >= PROGRESS_EVERY {
-            told = Instant::now();
-            let time = clock();
-            session.out.error(if options.parsable {
-                format!("{time}\t{sent}\t{}", request.snapshot)
-            } else {
-                format!("{time}   {:>5}   {}", nice_bytes(sent), request.snapshot)
-            });
-        }
+        progress.tell(session, &request.snapshot, sent);
         session.out.flush().await?;
     }
     Ok(())
@@ -683,6 +721,9 @@ fn refused(session: &Session, request: &SendRequest, error: &EngineError) -> Exi
     let why = match (error, &request.from) {
         (EngineError::DatasetNotFound(missing), Some(from)) if missing == from => {
             format!("incremental source ({from}) does not exist")
+        }
+        (EngineError::Busy(_), _) => {
+            "target is busy; if a filesystem, it must not be mounted".to_owned()
         }
         _ => error.to_string(),
     };
