@@ -377,7 +377,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files
+    usage pools removal draid checkpoint events expansion freespace growth spares reshape rebuild datasets properties files
     import snapshots volumes scrub upgrade damage history programs
 }
 

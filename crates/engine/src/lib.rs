@@ -79,12 +79,13 @@ pub use ondisk::pool_version;
 pub use ondisk::{NvList, NvValue};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DedupStatistics, DeviceLabel,
-    Discovery, DraidSpec, EventLog, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
-    ImportPolicy, IoTotals, LeafActivity, LeafActivityRequest, LeafActivityState,
-    LeafActivityStatus, MultihostTuning, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus,
-    Prune, RebuildState, RebuildStatus, RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning,
-    Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec, StatusReason, TopShape, Tuning, VdevSpec,
-    VdevStatus, ashift_for, cache_file_devices, cache_file_with, capacity, supported_features,
+    Discovery, DraidSpec, EventLog, ExpansionStatus, FeatureBase, Health, HistoryEvent,
+    HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafActivity, LeafActivityRequest,
+    LeafActivityState, LeafActivityStatus, MultihostTuning, PoolError, PoolProperty, PoolSpec,
+    PoolState, PoolStatus, Prune, RebuildState, RebuildStatus, RebuildTuning, RemovalStage,
+    RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec,
+    StatusReason, TopShape, Tuning, VdevSpec, VdevStatus, ashift_for, cache_file_devices,
+    cache_file_with, capacity, supported_features,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

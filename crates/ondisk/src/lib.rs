@@ -70,7 +70,7 @@ pub use object_type::{ByteswapClass, ObjectType};
 pub use objset::{
     OBJSET_SIZE, OBJSET_SIZE_WITHOUT_ACCOUNTING, ObjsetPhys, ObjsetType, objset_flags,
 };
-pub use uberblock::{Heartbeat, RaidzReflow, Uberblock};
+pub use uberblock::{Heartbeat, RaidzReflow, ReflowState, Uberblock};
 pub use units::{Guid, ObjectId, Txg};
 
 /// Smallest unit of block sizes and DVA offsets, in bytes.

@@ -15,7 +15,27 @@ const MMP_MAGIC: u64 = 0xa11c_ea11;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RaidzReflow(pub u64);
 
+/// What the boot areas of an expanding raidz are used for.
+// OpenZFS: include/sys/uberblock_impl.h, raidz_reflow_scratch_state_t
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReflowState {
+    /// They hold the first rows, whose new places may be half written (`RRSS_SCRATCH_VALID`).
+    ScratchValid,
+    /// They are not used any more (`RRSS_SCRATCH_INVALID_SYNCED_REFLOW`).
+    ReflowSynced,
+}
+
 impl RaidzReflow {
+    /// Packs a state and the bytes already moved, a multiple of 512.
+    #[must_use]
+    pub const fn new(state: ReflowState, offset: u64) -> Self {
+        let state = match state {
+            ReflowState::ScratchValid => 1,
+            ReflowState::ReflowSynced => 4,
+        };
+        Self(state << 55 | (offset >> 9 & ((1 << 55) - 1)))
+    }
+
     /// Bytes already moved.
     #[must_use]
     pub const fn offset(self) -> u64 {

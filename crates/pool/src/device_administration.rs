@@ -130,6 +130,9 @@ impl Pool {
         let imported = &self.0;
         imported.writable()?;
         imported.refuse_with_checkpoint()?;
+        if !replace && !sequential && imported.is_raidz(Guid(leaf)) {
+            return self.expand_raidz(Guid(leaf), path, force).await;
+        }
         imported.check_rebuild(Guid(leaf), replace, sequential)?;
         imported.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
@@ -290,6 +293,12 @@ impl ImportedPool {
             return Err(PoolError::Suspended);
         }
         Ok(())
+    }
+
+    fn is_raidz(&self, guid: Guid) -> bool {
+        let tops = self.tree().tops();
+        let found = tops.iter().find(|top| top.guid == guid);
+        found.is_some_and(|top| matches!(top.layout, vdev::Layout::Raidz(_)))
     }
 
     pub(crate) fn leaf_path(&self, guid: Guid) -> String {

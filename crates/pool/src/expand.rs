@@ -44,6 +44,11 @@ impl ImportedPool {
         Ok(())
     }
 
+    /// Lets vdevs have what their devices offer, once a raidz has another: its room is wanted, whatever `autoexpand` says.
+    pub(crate) async fn grow_after_expansion(self: &Rc<Self>) -> Result<(), PoolError> {
+        self.grow().await.map(drop)
+    }
+
     fn has_autoexpand(&self) -> bool {
         let wanted = self.properties.is_on("autoexpand");
         wanted && self.writable().is_ok()

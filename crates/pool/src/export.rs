@@ -58,6 +58,7 @@ impl ImportedPool {
             self.stop_rebuilds().await;
             self.stop_discarding().await;
             self.stop_removal().await;
+            self.stop_reflow().await;
             self.stop_leaf_activities().await;
             self.stop_autotrim().await;
             self.scan_dirty();

@@ -21,8 +21,9 @@ pub enum Support {
 }
 
 /// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
-/// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes; and
-/// `fast_dedup` of 2.3, whose tables are smaller.  While blocks are cloned, 2.1 can import the pool
+/// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
+/// `fast_dedup` of 2.3, whose tables are smaller; and `raidz_expansion` of 2.3, without which a raidz can never get
+/// another device (before it does, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
 /// read-only, and so can 2.2 while blocks are deduplicated.  An enabled feature may be activated by
 /// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
@@ -58,6 +59,7 @@ const DEFAULT: &[&str] = &[
     "redacted_datasets",
     "block_cloning",
     "fast_dedup",
+    "raidz_expansion",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -104,6 +106,7 @@ const FULL: &[&str] = &[
     "redaction_bookmarks",
     "redacted_datasets",
     "redaction_list_spill",
+    "raidz_expansion",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.
@@ -303,7 +306,6 @@ mod tests {
             only.iter().map(|f| f.name).collect::<Vec<_>>(),
             ["enabled_txg", "hole_birth"]
         );
-        assert!(of_new_pool(FeatureBase::None, &on("raidz_expansion")).is_err());
         assert!(of_new_pool(FeatureBase::None, &on("nonsense")).is_err());
         let off = of_new_pool(FeatureBase::Implemented, &[("edonr".into(), false)]).unwrap();
         assert!(off.iter().all(|f| f.name != "edonr"));
@@ -315,9 +317,8 @@ mod tests {
         unsupported.add("org.example:new", true, Some("a thing"));
         unsupported.add("org.example:other", false, None);
         unsupported.add("com.delphix:log_spacemap", false, None);
-        unsupported.add("org.openzfs:raidz_expansion", false, None);
         unsupported.add("org.illumos:lz4_compress", true, None);
         assert_eq!(unsupported.unreadable, ["org.example:new (a thing)"]);
-        assert_eq!(unsupported.unwritable.len(), 2);
+        assert_eq!(unsupported.unwritable.len(), 1);
     }
 }

@@ -44,6 +44,7 @@ mod objects;
 mod pool;
 mod properties;
 mod rebuild;
+mod reflow;
 mod removal;
 mod remove;
 mod rewind;
@@ -76,11 +77,11 @@ pub use properties::{
 pub use rewind::{Rewind, Rewound};
 pub use spec::{
     AddSpec, DedupTuning, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec,
-    RebuildTuning, RemovalTuning, SplitSpec, Tuning, VdevSpec,
+    RebuildTuning, ReflowTuning, RemovalTuning, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
-    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafActivityState,
-    LeafActivityStatus, PoolState, PoolStatus, RebuildState, RebuildStatus, RemovalStage,
-    RemovalStatus, ScanStatus, StatusReason, VdevStatus,
+    CheckpointStatus, ExpansionStatus, Health, HistoryEvent, HistoryRecord, IoTotals,
+    LeafActivityState, LeafActivityStatus, PoolState, PoolStatus, RebuildState, RebuildStatus,
+    RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::{AllocationBias, DraidSpec, NewSpace, TopShape, ashift_for};

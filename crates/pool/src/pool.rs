@@ -29,6 +29,7 @@ use crate::multihost::MultihostState;
 use crate::objects::{DIRECTORY, PoolObjects};
 use crate::properties::stored::StoredProperties;
 use crate::rebuild::Rebuilds;
+use crate::reflow::Reflows;
 use crate::removal::Removals;
 use crate::rewind::Rewound;
 use crate::scan::ScanState;
@@ -87,6 +88,7 @@ pub(crate) struct Activities {
     pub(crate) checkpoint: CheckpointState,
     pub(crate) leaf_activities: LeafActivities,
     pub(crate) removal: Removals,
+    pub(crate) reflow: Reflows,
     pub(crate) rebuild: Rebuilds,
     pub(crate) autotrim: AutotrimState,
 }
@@ -99,6 +101,7 @@ impl Activities {
             checkpoint: CheckpointState::default(),
             leaf_activities: LeafActivities::default(),
             removal: Removals::new(tuning.removal.clone()),
+            reflow: Reflows::new(tuning.reflow.clone()),
             rebuild: Rebuilds::new(tuning.rebuild.clone()),
             autotrim: AutotrimState::default(),
         }

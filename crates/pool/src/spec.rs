@@ -201,6 +201,8 @@ pub struct Tuning {
     pub multihost: MultihostTuning,
     /// Evacuation of vdevs that are removed.
     pub removal: RemovalTuning,
+    /// Expansions of raidz vdevs.
+    pub reflow: ReflowTuning,
     /// See [`RebuildTuning`].
     pub rebuild: RebuildTuning,
     /// Deduplication tables.
@@ -249,6 +251,24 @@ impl Default for RebuildTuning {
             batch_bytes: 32 << 20,
             store_every: Duration::from_secs(5),
             scrub: true,
+            paused: false,
+        }
+    }
+}
+
+/// How raidz vdevs are expanded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReflowTuning {
+    /// Allocated bytes moved by one transaction group, which is held up meanwhile.
+    pub batch_bytes: u64,
+    /// Nothing moves until [`Pool::pause_expansion`](crate::Pool::pause_expansion) says so.
+    pub paused: bool,
+}
+
+impl Default for ReflowTuning {
+    fn default() -> Self {
+        Self {
+            batch_bytes: 64 << 20,
             paused: false,
         }
     }

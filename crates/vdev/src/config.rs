@@ -338,6 +338,14 @@ impl VdevConfig {
         self.guid == guid || self.children.iter().any(|child| child.holds(guid))
     }
 
+    /// Marks a raidz as one that another child is being added to, or takes the mark away.
+    pub(crate) fn set_expanding(&mut self, expanding: bool) {
+        match expanding {
+            true => self.extra.insert_flag(EXPANDING),
+            false => drop(self.extra.remove(EXPANDING)),
+        }
+    }
+
     /// Returns true for a raidz that another child is being added to.
     #[must_use]
     pub fn is_expanding(&self) -> bool {

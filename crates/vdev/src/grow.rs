@@ -89,8 +89,7 @@ impl Tree {
         let sizes = leaves.iter().map(|leaf| label::leaf_asize(leaf.psize()));
         let each = sizes.min().unwrap_or(0) & !(label::LABEL_SIZE - 1);
         let whole = match &top.layout {
-            // Such grow only with OpenZFS.
-            Layout::Raidz(raidz) if raidz.is_reshaped() => now,
+            Layout::Raidz(raidz) if raidz.expanding => now,
             layout => layout.asize_from(each),
         };
         whole.max(now)

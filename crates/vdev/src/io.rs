@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ondisk::Txg;
-use runtime::sync::Event;
+use runtime::sync::{Event, RwLockReadGuard};
 use runtime::{DiskError, IoBuf};
 
 use crate::layout::Layout;
@@ -106,6 +106,7 @@ impl Tree {
             return self.read_indirect(at, class, check, expected).await;
         }
         if top.is_striped() {
+            let (top, _still) = self.enter(top).await;
             return self.read_striped(&top, at, class, check, expected).await;
         }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
@@ -204,6 +205,7 @@ impl Tree {
             return self.scrub_indirect(at, class, check, expected).await;
         }
         if top.is_striped() {
+            let (top, _still) = self.enter(top).await;
             return Ok(self.scrub_striped(&top, at, class, check, expected).await);
         }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
@@ -311,9 +313,6 @@ impl Tree {
             return Err(VdevError::ReadOnly);
         }
         let top = self.top_for(at)?;
-        if top.is_expanding() {
-            return Err(VdevError::ReadOnly);
-        }
         if data.len() as u64 != at.size || top.is_removed() {
             return Err(out_of_range(at));
         }
@@ -325,6 +324,7 @@ impl Tree {
         );
         self.begin_write(at, end).await;
         let result = if top.is_striped() {
+            let (top, _still) = self.enter(Rc::clone(&top)).await;
             self.write_striped(&top, at, data, class).await
         } else if through && top.lost.get() {
             Err(VdevError::Unavailable { vdev: at.vdev })
@@ -416,8 +416,11 @@ impl Tree {
                 offset: range.start,
                 size: range.end.saturating_sub(range.start),
             })?;
+            let (top, _still) = self.enter(top).await;
             let ranges = match &top.layout {
                 Layout::Copies => vec![(0, range.clone())],
+                // Where a range is changes from one moment to the next.
+                Layout::Raidz(raidz) if raidz.expanding => continue,
                 Layout::Raidz(raidz) => {
                     let ranges = slot_ranges(raidz, top.ashift, range);
                     ranges.into_iter().enumerate().collect()
@@ -438,6 +441,12 @@ impl Tree {
             runtime::join_all(trims).await;
         }
         Ok(())
+    }
+
+    /// Has sectors of the vdev stay where they are for as long as the guard lives; the vdev is returned in its present shape.
+    pub(crate) async fn enter(&self, top: Rc<Top>) -> (Rc<Top>, RwLockReadGuard<()>) {
+        let still = top.gate.read().await;
+        (self.top(top.id).unwrap_or(top), still)
     }
 
     async fn run_check<T: Send + 'static>(&self, check: &Check<T>, bytes: &IoBuf) -> Option<T> {
@@ -573,7 +582,9 @@ impl Tree {
     async fn flush_top(&self, top: &Rc<Top>) -> Result<(), VdevError> {
         let _turn = top.flushing.lock().await;
         if top.is_striped() {
-            return self.flush_striped(top).await;
+            // It may have got another shape meanwhile.
+            let now = self.top(top.id);
+            return self.flush_striped(now.as_ref().unwrap_or(top)).await;
         }
         let gone = VdevError::Unavailable { vdev: top.id };
         if top.lost.get() {
@@ -630,7 +641,10 @@ impl Suspect {
             return self.repair_pieces(good).await;
         }
         match self.tree.top(self.state.at.vdev) {
-            Some(top) if top.is_striped() => self.tree.rewrite_striped(&top, self, good).await,
+            Some(top) if top.is_striped() => {
+                let (top, _still) = self.tree.enter(top).await;
+                self.tree.rewrite_striped(&top, self, good).await
+            }
             Some(top) => self.repair_leaves(&top.leaves(), good).await,
             None => 0,
         }
@@ -664,7 +678,7 @@ impl Suspect {
         }
         let writes = bad
             .iter()
-            .map(|leaf| (Rc::clone(leaf), at.offset, good.clone()));
+            .map(|leaf| (Rc::clone(leaf), LEAF_DATA_START + at.offset, good.clone()));
         self.write_repairs(writes.collect()).await.0
     }
 
@@ -673,7 +687,7 @@ impl Suspect {
         self.state.overwritten.get()
     }
 
-    /// Writes bytes at offsets of the data areas of leaves, unless the range was written since the watch began.
+    /// Writes bytes at offsets from the start of leaves, unless the range was written since the watch began.
     /// Returns how many writes, and how many bytes, were taken.
     pub(crate) async fn write_repairs(&self, writes: Vec<(Rc<Leaf>, u64, IoBuf)>) -> (u32, u64) {
         let born = Some(self.state.at.born);
@@ -691,9 +705,6 @@ impl Suspect {
             return (0, 0);
         }
         let top = self.tree.top(self.state.at.vdev);
-        if top.as_ref().is_some_and(|top| top.is_expanding()) {
-            return (0, 0);
-        }
         self.state.repairing.set(true);
         // A device that hangs must not hold up the reader, nor a write that waits to overwrite the range.
         let timeout = top.and_then(|top| self.tree.timeout(&top));
@@ -703,7 +714,6 @@ impl Suspect {
             .map(|(leaf, offset, bytes)| async move {
                 let len = bytes.len() as u64;
                 // A failure is counted by the leaf; the good copy is still there.
-                let offset = LEAF_DATA_START + offset;
                 let healed = leaf
                     .write(offset, bytes, class, timeout, born)
                     .await

@@ -22,7 +22,17 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Returns the bytes that a block of `psize` bytes takes, with sectors of `1 << ashift`.
+    /// Returns the bytes that a block of `psize` bytes born in `txg` takes, with sectors of `1 << ashift`.
+    #[must_use]
+    pub fn asize_in(&self, txg: Txg, ashift: u8, psize: u64) -> u64 {
+        match self {
+            Self::Raidz(raidz) => raidz.asize_of(raidz.width_at(txg), ashift, psize),
+            Self::Copies | Self::Draid(_) => self.asize_of(ashift, psize),
+        }
+    }
+
+    /// Returns the bytes that a block of `psize` bytes takes at least, with sectors of `1 << ashift`: one that is born in
+    /// stripes as wide as they are now.
     #[must_use]
     pub fn asize_of(&self, ashift: u8, psize: u64) -> u64 {
         match self {

@@ -104,6 +104,11 @@ impl LeafWrites {
         self.lost.set(true);
     }
 
+    /// Returns whether writes were lost, and no flush has taken note of it yet.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.get()
+    }
+
     /// Returns and clears whether writes were lost since the last call.
     pub(crate) fn take_lost(&self) -> bool {
         self.lost.replace(false)

@@ -54,6 +54,7 @@ pub use leaf::open_disk;
 pub use location::Location;
 pub use mapping::MappingEntry;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
+pub use raidz::ReflowProgress;
 pub use raidz::draid::Draid;
 pub use raidz::shape::Raidz;
 pub use rebuild::Rebuilt;

@@ -145,7 +145,7 @@ impl Tree {
             let timeout = self.timeout(top);
             match source.read(offset, len, IoClass::Rebuild, timeout).await {
                 Ok(bytes) => {
-                    let write = |leaf: &Rc<Leaf>| (Rc::clone(leaf), at.offset, bytes.clone());
+                    let write = |leaf: &Rc<Leaf>| (Rc::clone(leaf), offset, bytes.clone());
                     plan.writes = wanting.into_iter().map(write).collect();
                     return Ok(plan);
                 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ondisk::{Guid, RaidzReflow, Txg};
 use runtime::Handle;
-use runtime::sync::{Event, Mutex};
+use runtime::sync::{Event, Mutex, RwLock};
 
 use crate::events::LeafEvents;
 use crate::layout::Layout;
@@ -94,13 +94,17 @@ pub(crate) struct Top {
     /// Written since the last flush.
     pub(crate) dirty: Cell<bool>,
     /// Held over a flush: a caller that finds nothing dirty relies on it being durable, not on its way.
-    pub(crate) flushing: Mutex<()>,
+    pub(crate) flushing: Rc<Mutex<()>>,
+    /// Held for reading by all I/O of blocks with parity: sectors move, and the shape changes, only when there is none.
+    pub(crate) gate: Rc<RwLock<()>>,
     /// What places missed since the last flush (with parity).
     pub(crate) interval: RefCell<Interval>,
     /// A flush failed where no other leaf could stand in.
     pub(crate) lost: Cell<bool>,
-    /// How far its expansion is, if it is being expanded.
-    reflow: Cell<RaidzReflow>,
+    /// How far its expansion is by the newest uberblock, if it is being expanded.
+    pub(crate) reflow: Cell<RaidzReflow>,
+    /// What the next uberblock is to say of it.
+    pub(crate) ahead: Cell<RaidzReflow>,
 }
 
 pub(crate) struct SuspectState {
@@ -206,10 +210,12 @@ impl Tree {
             layout: layout_of(vdev)?,
             slots: slots.collect(),
             dirty: Cell::new(false),
-            flushing: Mutex::new("another flush of this vdev", ()),
+            flushing: Rc::new(Mutex::new("another flush of this vdev", ())),
+            gate: Rc::new(RwLock::new("sectors of this vdev to move", ())),
             interval: RefCell::default(),
             lost: Cell::new(false),
             reflow: Cell::default(),
+            ahead: Cell::default(),
         })
     }
 
@@ -250,6 +256,7 @@ impl Tree {
     pub fn set_reflow(&self, reflow: RaidzReflow) {
         for top in self.0.tops.borrow().iter().flatten() {
             top.reflow.set(reflow);
+            top.ahead.set(reflow);
         }
     }
 
@@ -738,9 +745,39 @@ impl Top {
         self.layout != Layout::Copies
     }
 
-    /// Returns true if another child is being added to it, which only OpenZFS does: it is for reading alone.
+    /// Returns true if another child is being added to it.
     pub(crate) fn is_expanding(&self) -> bool {
         matches!(&self.layout, Layout::Raidz(raidz) if raidz.expanding)
+    }
+
+    /// Returns what it becomes with the shape of `config`, and one more leaf behind the others if there is one. What is not
+    /// flushed yet passes over: the caller has ended all I/O, and holds off flushes.
+    pub(crate) fn reshaped(
+        &self,
+        config: &VdevConfig,
+        leaf: Option<Rc<Leaf>>,
+    ) -> Result<Self, VdevError> {
+        let layout = layout_of(config)?;
+        let leaves = self.slots.iter().map(ChildSlot::leaves);
+        let leaves = leaves.chain(leaf.map(|leaf| Vec::from([leaf])));
+        let slots = leaves.map(|leaves| ChildSlot {
+            leaves: RefCell::new(leaves),
+        });
+        Ok(Self {
+            id: self.id,
+            removed: self.removed,
+            ashift: self.ashift,
+            asize: self.asize.clone(),
+            layout,
+            slots: slots.collect(),
+            dirty: self.dirty.clone(),
+            flushing: Rc::clone(&self.flushing),
+            gate: Rc::clone(&self.gate),
+            interval: RefCell::new(self.interval.take()),
+            lost: self.lost.clone(),
+            reflow: Cell::default(),
+            ahead: Cell::default(),
+        })
     }
 
     /// Returns how many slots may be lost without losing data.
@@ -855,7 +892,7 @@ pub(crate) fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
 pub(crate) fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
     match layout {
         Layout::Copies => asize,
-        Layout::Raidz(raidz) => asize.div_ceil(u64::from(raidz.width)),
+        Layout::Raidz(raidz) => asize.div_ceil(u64::from(raidz.width - u32::from(raidz.expanding))),
         Layout::Draid(draid) => draid.least_asize_of(asize),
     }
 }

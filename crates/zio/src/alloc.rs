@@ -391,6 +391,25 @@ impl Allocator {
         }
     }
 
+    /// Has blocks placed from now on take what they do in this layout.
+    pub(crate) fn set_layout(&mut self, vdev: u32, layout: vdev::Layout) {
+        if let Some(space) = self.vdevs.get_mut(&vdev) {
+            space.layout = layout;
+        }
+    }
+
+    /// As [`Allocator::allocated_in`], with what was freed and may not be used yet: the newest state on stable storage may refer
+    /// to it.
+    pub(crate) fn occupied_in(
+        &mut self,
+        (vdev, metaslab): (u32, u32),
+        within: &Range<u64>,
+    ) -> Option<Vec<Range<u64>>> {
+        let space = self.vdevs.get_mut(&vdev)?;
+        space.return_runs_of(metaslab);
+        space.metaslabs.get(metaslab as usize)?.occupied_in(within)
+    }
+
     /// Forgets a vdev that holds nothing any more.
     pub(crate) fn remove_vdev(&mut self, vdev: u32) {
         self.set_allocating(vdev, false);
@@ -564,7 +583,9 @@ impl Allocator {
                     .filter(|dva| dva.vdev == id)
                     .map(|dva| vdev.metaslab_index(dva.offset))
                     .collect();
-                let asize = vdev.layout.asize_of(vdev.ashift, request.psize);
+                let asize = vdev
+                    .layout
+                    .asize_in(request.txg, vdev.ashift, request.psize);
                 match vdev.take(cursor, asize, &avoid) {
                     TakeResult::Done(offset) => {
                         let key = (id, vdev.metaslab_index(offset));

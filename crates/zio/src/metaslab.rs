@@ -512,6 +512,14 @@ impl Metaslab {
         Some(parts)
     }
 
+    /// Returns what is not usable within a range: allocated, or freed and not yet to be used again; `None` if not loaded.
+    pub(crate) fn occupied_in(&self, within: &Range<u64>) -> Option<Vec<Range<u64>>> {
+        match &self.load {
+            LoadState::Loaded(usable) => Some(usable.gaps(within)),
+            _ => None,
+        }
+    }
+
     /// Returns the free segments (usable or deferred, not merged) counted by log2 of their size; `None` if not loaded.
     pub(crate) fn histogram(&self) -> Option<[u64; 64]> {
         let LoadState::Loaded(usable) = &self.load else {

@@ -72,6 +72,27 @@ impl BlockStore {
         }
     }
 
+    /// As [`BlockStore::allocated_in`], with what was freed and may not be used yet: the newest state on stable storage may
+    /// refer to it.
+    ///
+    /// # Errors
+    /// As [`BlockStore::allocated_in`].
+    pub async fn occupied_in(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+        within: &Range<u64>,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
+        loop {
+            let key = (vdev, metaslab);
+            let found = self.with_allocator(|allocator| allocator.occupied_in(key, within))?;
+            match found {
+                Some(ranges) => return Ok(ranges),
+                None => self.load_metaslab(vdev, metaslab).await?,
+            }
+        }
+    }
+
     /// Frees in `txg` a range that no block pointer names: of a place found with [`BlockStore::allocate_for_removal`], or all that a
     /// table refers to.
     ///

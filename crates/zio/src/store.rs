@@ -168,6 +168,14 @@ impl BlockStore {
         }
     }
 
+    /// Has blocks placed on a vdev from now on take what they do in the layout it has now.
+    pub fn adopt_layout(&self, vdev: u32) {
+        let found = self.0.tree.tops().into_iter().find(|top| top.id == vdev);
+        if let (Some(top), Some(space)) = (found, self.0.space.borrow_mut().as_mut()) {
+            space.allocator.set_layout(vdev, top.layout);
+        }
+    }
+
     /// Forgets a top-level vdev that has left the tree and held nothing.
     pub fn remove_vdev(&self, vdev: u32) {
         if let Some(space) = self.0.space.borrow_mut().as_mut() {

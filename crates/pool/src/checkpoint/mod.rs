@@ -41,6 +41,7 @@ impl Pool {
         imported.writable()?;
         imported.refuse_with_checkpoint()?;
         imported.refuse_with_removal()?;
+        imported.refuse_with_expansion()?;
         if !imported.hierarchy().features().is_enabled(FEATURE) {
             return Err(PoolError::Invalid(
                 "unsupported version or feature".to_owned(),
@@ -95,6 +96,7 @@ impl ImportedPool {
         );
         self.refuse_with_checkpoint()?;
         self.refuse_with_removal()?;
+        self.refuse_with_expansion()?;
         let mut uberblock = self.sync.last_uberblock();
         if uberblock.txg.next() != tx.txg() {
             return Err(PoolError::Busy);

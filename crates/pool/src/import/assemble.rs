@@ -26,6 +26,7 @@ use crate::spec::ImportPolicy;
 use crate::status::PoolState;
 use crate::{PoolError, log_space_map};
 
+const RAIDZ_EXPANSION: &str = "org.openzfs:raidz_expansion";
 /// The oldest version of pools that are written to.
 pub(crate) const OLDEST_WRITTEN: u64 = pool_version::REFRESERVATION;
 
@@ -136,10 +137,10 @@ async fn check_features(
         };
     }
     let mut unsupported = unsupported_features(mos).await?;
-    // Counted only from the first txg of the expansion on, but a child may be listed before.
-    if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
-    {
-        unsupported.add("org.openzfs:raidz_expansion", false, None);
+    // OpenZFS counts it from the first txg of the expansion on, but lists the child before: then there is nothing to go on with.
+    let expanding = tree.config().tops.iter().any(VdevConfig::is_expanding);
+    if expanding && count_of(mos, "features_for_read", RAIDZ_EXPANSION).await? == 0 {
+        unsupported.unwritable.push(describe(RAIDZ_EXPANSION));
     }
     if !unsupported.unreadable.is_empty() {
         return Err(PoolError::UnsupportedForRead {
@@ -152,6 +153,15 @@ async fn check_features(
         });
     }
     Ok(())
+}
+
+/// Returns the count of a feature in one of the tables; 0 where it is not enabled.
+async fn count_of(mos: &Objset, table: &str, guid: &str) -> Result<u64, PoolError> {
+    let Some(object) = zap::lookup_u64(mos, DIRECTORY, table).await? else {
+        return Ok(0);
+    };
+    let count = zap::lookup_u64(mos, ObjectId(object), guid).await?;
+    Ok(count.unwrap_or(0))
 }
 
 /// Tells the store what the meta-objset says of checksums and of how space is counted.
@@ -265,6 +275,7 @@ impl ImportedPool {
         self.store()
             .activate(SpaceMapSource::of(self.space()), &summaries);
         self.load_removal().await?;
+        self.load_expansions().await?;
         self.load_checkpoint().await?;
         self.load_leaf_activities().await?;
         self.load_auxiliaries(auxiliaries).await?;
@@ -381,7 +392,7 @@ impl ImportedPool {
 
 pub(super) fn describe(guid: &str) -> String {
     match Feature::by_guid(guid) {
-        Some(feature) if support(feature) != Support::Full => {
+        Some(feature) if support(feature) != Support::Full || guid == RAIDZ_EXPANSION => {
             format!("{guid} ({})", feature.description)
         }
         _ => guid.to_owned(),

@@ -285,6 +285,7 @@ impl Pool {
         pool.0.expand_measured_if_auto().await?;
         pool.0.discard_in_background();
         pool.0.evacuate_in_background();
+        pool.0.reflow_in_background();
         pool.0.continue_leaf_activities();
         pool.0.open_cache_devices(false).await;
         hot_spares::activate_in_background(&pool);

@@ -90,7 +90,8 @@ impl Pool {
         let removing = imported.activities.removal.vdev();
         let leaves = imported.tree().leaves();
         let found = leaves.iter().find(|known| known.guid == leaf);
-        if found.is_some_and(|found| Some(found.top) == removing) {
+        let expanding = imported.tree().reflow_progress().map(|now| now.vdev);
+        if found.is_some_and(|found| [removing, expanding].contains(&Some(found.top))) {
             return Err(what.busy());
         }
         let job = imported.activities.leaf_activities.job(what, leaf);
@@ -170,7 +171,8 @@ impl ImportedPool {
     /// Goes on after an import with what was active.
     pub(crate) fn continue_leaf_activities(self: &Rc<Self>) {
         for top in self.tree().tops() {
-            if Some(top.id) != self.activities.removal.vdev() {
+            let expanding = self.tree().reflow_progress().map(|now| now.vdev);
+            if ![expanding, self.activities.removal.vdev()].contains(&Some(top.id)) {
                 self.continue_leaf_activities_below(top.id);
             }
         }

@@ -58,6 +58,7 @@ impl ImportedPool {
             scan: self.activities.scan.status(),
             checkpoint: self.checkpoint_status(),
             removal: self.removal_status(),
+            expansion: self.expansion_status(),
             freeing_stopped: self
                 .hierarchy()
                 .background_error()

@@ -331,6 +331,25 @@ pub struct RemovalStatus {
     pub mapping_bytes: u64,
 }
 
+/// The newest expansion of a raidz.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpansionStatus {
+    /// Its sectors are moving.
+    pub running: bool,
+    /// Nothing moves: a device is missing, or lacks something.
+    pub waiting_for_resilver: bool,
+    /// Id of the vdev.
+    pub vdev: u64,
+    /// Start, seconds since 1970.
+    pub start_time: u64,
+    /// End, seconds since 1970; 0 while it runs.
+    pub end_time: u64,
+    /// Bytes allocated on the vdev.
+    pub to_copy_bytes: u64,
+    /// Bytes moved.
+    pub copied_bytes: u64,
+}
+
 /// A whole pool, for `zpool status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
@@ -352,6 +371,8 @@ pub struct PoolStatus {
     pub checkpoint: Option<CheckpointStatus>,
     /// The newest removal of a vdev that held data.
     pub removal: Option<RemovalStatus>,
+    /// The newest expansion of a raidz.
+    pub expansion: Option<ExpansionStatus>,
     /// Why the space of what was destroyed is not freed any further before the next import.
     pub freeing_stopped: Option<String>,
     /// Root of the vdev tree.

@@ -446,6 +446,8 @@ impl ImportedPool {
         let mut uberblock = Uberblock::new(txg, self.tree().guid_sum(), now, self.mos().root());
         uberblock.version = self.hierarchy().features().pool_version();
         self.mark_multihost(&mut uberblock);
+        let reflow = self.tree().reflow_ahead();
+        uberblock.raidz_reflow = reflow;
         let began = self.handle().now();
         assert!(
             uberblock.txg == txg && !self.session.readonly,
@@ -454,6 +456,7 @@ impl ImportedPool {
         self.write_uberblocks(&uberblock, labels).await?;
         self.note_heartbeat(began);
         self.tree().flush().await?;
+        self.tree().note_reflow_synced(reflow);
         if labels {
             self.write_labels(txg, [1, 3]).await?;
             self.tree().flush().await?;

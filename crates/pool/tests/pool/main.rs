@@ -21,6 +21,7 @@ mod intent_log;
 mod lifecycle;
 mod multihost;
 mod rebuild;
+mod reflow;
 mod removal;
 mod replaced;
 mod reshape;

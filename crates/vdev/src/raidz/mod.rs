@@ -10,9 +10,11 @@ mod interval;
 mod map;
 mod read;
 mod rebuild;
+mod reflow;
 pub(crate) mod shape;
 mod solve;
 mod write;
 
 pub(crate) use interval::Interval;
 pub(crate) use map::{Map, slot_ranges};
+pub use reflow::ReflowProgress;

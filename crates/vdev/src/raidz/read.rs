@@ -74,7 +74,7 @@ impl Tree {
         }
         if let Some((value, block)) = self.try_columns(&reading, &[], &check).await {
             if !reading.bad.is_empty() {
-                self.repair_columns(&suspect, &reading.map, &block, &reading.bad)
+                self.repair_columns(top, &suspect, &reading.map, &block, &reading.bad)
                     .await;
             }
             return Ok(value);
@@ -104,7 +104,7 @@ impl Tree {
         };
         let columns = solve::columns_of(&reading.map, &block);
         let bad = reading.diagnose(&columns, at);
-        self.repair_columns(&suspect, &reading.map, &block, &bad)
+        self.repair_columns(top, &suspect, &reading.map, &block, &bad)
             .await;
         Ok(value)
     }
@@ -146,9 +146,12 @@ impl Tree {
         self.judge_others(top, &reading, &columns, at, class, &mut bad)
             .await;
         result.bad_copies = u32::try_from(bad.len()).unwrap_or(u32::MAX);
-        if !bad.is_empty() {
+        // What a device lacks may also be where the block is going to be.
+        let mut seconds = top.shadows(&map).into_iter();
+        let lacks = |leaf: &Leaf| leaf.writes.dtl_contains(at.born);
+        if !bad.is_empty() || seconds.any(|second| top.slots[second.slot].any(lacks)) {
             let unexpected = bad.iter().any(|bad| !bad.leaf.writes.dtl_contains(at.born));
-            let (count, bytes) = self.repair_columns(&suspect, &map, &block, &bad).await;
+            let (count, bytes) = self.repair_columns(top, &suspect, &map, &block, &bad).await;
             result.repaired_copies = count;
             result.repaired_bytes = bytes;
             if unexpected && count > 0 {
@@ -396,6 +399,7 @@ impl Tree {
     /// Writes the right bytes of a block on the leaves that hold something else. Returns how many columns and bytes.
     pub(super) async fn repair_columns(
         &self,
+        top: &Top,
         suspect: &Suspect,
         map: &Map,
         block: &IoBuf,
@@ -405,11 +409,22 @@ impl Tree {
         let writes: Vec<(Rc<Leaf>, u64, IoBuf)> = bad
             .iter()
             .map(|Bad { index, leaf }| {
-                let offset = map.stripes[index.0].columns[index.1].offset;
-                (Rc::clone(leaf), offset, columns[index.0][index.1].clone())
+                let start = map.stripes[index.0].columns[index.1].start();
+                (Rc::clone(leaf), start, columns[index.0][index.1].clone())
             })
             .collect();
-        suspect.write_repairs(writes).await
+        // What has moved is right at both places, whichever uberblock is found.
+        let shadows = top.shadows(map).into_iter().flat_map(|shadow| {
+            let bytes = columns[shadow.index.0][shadow.index.1].clone();
+            let leaves = top.slots[shadow.slot].leaves().into_iter();
+            leaves.map(move |leaf| (leaf, shadow.start, bytes.clone()))
+        });
+        let repaired = suspect.write_repairs(writes).await;
+        let shadows: Vec<_> = shadows.collect();
+        if !shadows.is_empty() {
+            suspect.write_repairs(shadows).await;
+        }
+        repaired
     }
 }
 

@@ -29,7 +29,7 @@ impl Tree {
                     continue;
                 }
                 if replica.leaf.is_usable() {
-                    wanting.push((index, column.offset, replica));
+                    wanting.push((index, column.start(), replica));
                 } else {
                     plan.is_short = true;
                 }
@@ -77,8 +77,8 @@ impl Tree {
             plan.is_short = true;
             return Ok(plan);
         };
-        let write = |(index, offset, replica): (Index, u64, ColumnReplica)| {
-            (replica.leaf, offset, columns[index.0][index.1].clone())
+        let write = |(index, start, replica): (Index, u64, ColumnReplica)| {
+            (replica.leaf, start, columns[index.0][index.1].clone())
         };
         plan.writes = wanting.into_iter().map(write).collect();
         Ok(plan)

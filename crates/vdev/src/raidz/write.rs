@@ -6,12 +6,22 @@ use runtime::IoBuf;
 
 use super::Map;
 use super::interval::SlotSet;
-use super::read::Bad;
+use super::map::Stripe;
+use super::read::{Bad, Index};
 use super::solve;
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
 use crate::tree::{ColumnReplica, Top, leaf_failure};
-use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
+use crate::{IoClass, Location, Tree, VdevError};
+
+/// What a write to one device is for.
+#[derive(Clone, Copy)]
+enum ColumnPlace {
+    /// A column of the block.
+    First(Index),
+    /// A column, also where it is going to be (stripe, slot).
+    Second(usize, usize),
+}
 
 impl Tree {
     /// [`Tree::write`] for blocks with parity.
@@ -32,42 +42,58 @@ impl Tree {
             .run_job(map.len, move || solve::columns_of(&map_of_job, &data))
             .await;
         let mut writes = Vec::new();
-        for ((s, c), column) in map.columns() {
+        for (index, column) in map.columns().filter(|(_, column)| column.len > 0) {
             for replica in top.replicas(column.slot, column.offset) {
-                writes.push(((s, c), replica.leaf, column.offset, columns[s][c].clone()));
+                writes.push((
+                    ColumnPlace::First(index),
+                    replica.leaf,
+                    column.start(),
+                    index,
+                ));
+            }
+        }
+        for shadow in top.shadows(&map) {
+            let place = ColumnPlace::Second(shadow.index.0, shadow.slot);
+            for leaf in top.slots[shadow.slot].leaves() {
+                writes.push((place, leaf, shadow.start, shadow.index));
             }
         }
         let timeout = self.timeout(top);
-        let results = runtime::join_all(writes.iter().map(|(_, leaf, offset, bytes)| {
-            let born = Some(at.born);
-            leaf.write(
-                LEAF_DATA_START + offset,
-                bytes.clone(),
-                class,
-                timeout,
-                born,
-            )
+        let results = runtime::join_all(writes.iter().map(|(_, leaf, start, (s, c))| {
+            let (bytes, born) = (columns[*s][*c].clone(), Some(at.born));
+            leaf.write(*start, bytes, class, timeout, born)
         }))
         .await;
         let mut first_error = None;
         let mut failed: Vec<&Rc<Leaf>> = Vec::new();
-        let mut taken: Vec<Vec<bool>> = columns.iter().map(|row| vec![false; row.len()]).collect();
-        for (((s, c), leaf, _, _), result) in writes.iter().zip(results) {
+        let empty = |stripe: &Stripe| stripe.columns.iter().map(|c| c.len == 0).collect();
+        let mut taken: Vec<Vec<bool>> = map.stripes.iter().map(empty).collect();
+        let mut seconds = vec![SlotSet::default(); map.stripes.len()];
+        for ((place, leaf, _, _), result) in writes.iter().zip(results) {
             match result {
-                Ok(()) => taken[*s][*c] = true,
+                Ok(()) => {
+                    if let ColumnPlace::First((s, c)) = place {
+                        taken[*s][*c] = true;
+                    }
+                }
                 Err(error) => {
                     failed.push(leaf);
+                    if let ColumnPlace::Second(stripe, slot) = place {
+                        seconds[*stripe].insert(*slot);
+                    }
                     if first_error.is_none() || !matches!(error, LeafError::Closed) {
                         first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
                     }
                 }
             }
         }
-        let Some(sets) = missed_slots(&map, &taken) else {
+        let enough = seconds.iter().all(|set| set.len() <= map.parity);
+        let Some(sets) = missed_slots(&map, &taken).filter(|_| enough) else {
             return Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }));
         };
         top.dirty.set(true);
         top.interval.borrow_mut().add(&sets);
+        top.interval.borrow_mut().add(&seconds);
         for leaf in failed {
             leaf.writes.note_missed(at.born);
         }
@@ -157,7 +183,7 @@ impl Tree {
             all.extend(replicas.map(|ColumnReplica { leaf, .. }| Bad { index, leaf }));
         }
         all.retain(|bad| bad.leaf.is_usable());
-        let (count, _) = self.repair_columns(suspect, &map, good, &all).await;
+        let (count, _) = self.repair_columns(top, suspect, &map, good, &all).await;
         u32::from(!all.is_empty() && count as usize == all.len())
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn is_active(status: &PoolStatus, activity: &str) -> bool {
         "remove" => is_removing(status),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),
+        "raidz_expand" => is_expanding(status),
         "replace" => is_replacing(status),
         _ => false,
     }
@@ -62,6 +63,11 @@ pub(super) fn is_removing(status: &PoolStatus) -> bool {
     status
         .removal
         .is_some_and(|removal| removal.stage == RemovalStage::Evacuating)
+}
+
+/// Whether a raidz is being expanded.
+pub(super) fn is_expanding(status: &PoolStatus) -> bool {
+    status.expansion.is_some_and(|expansion| expansion.running)
 }
 
 pub(super) fn is_scrubbing(status: &PoolStatus) -> bool {
@@ -107,7 +113,9 @@ pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome
     }
     wait_for(session, pool, |status| {
         let scan = status.scan.as_ref();
-        is_resilvering(status) || scan.is_some_and(|scan| scan.running && scan.paused_since == 0)
+        is_resilvering(status)
+            || is_expanding(status)
+            || scan.is_some_and(|scan| scan.running && scan.paused_since == 0)
     })
     .await
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
-use super::activity::{finish_here, is_joining, vdev_guid, wait_for};
+use super::activity::{finish_here, is_expanding, is_joining, vdev_guid, wait_for};
 use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
 use super::{bad_name, open_pool, subjects};
@@ -275,15 +275,13 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     let Some(guid) = vdev_guid(&pool, old).await? else {
         return Err(session.fail(format!("{subject}: no such device in pool")));
     };
-    if !replace && let Some(raidz) = raidz_of(&pool, guid).await {
-        let why = match raidz == *old {
-            true => String::new(),
-            false => format!(
-                "can only attach to mirrors and top-level disks; {old} is part of {raidz}, and "
-            ),
-        };
+    let raidz = match replace {
+        true => None,
+        false => raidz_of(&pool, guid).await,
+    };
+    if raidz.as_ref().is_some_and(|(_, top)| *top != guid) {
         return Err(session.fail(format!(
-            "{subject}: {why}attaching a device to a raidz expands it, which is not supported yet"
+            "{subject}: can only attach to mirrors and top-level disks"
         )));
     }
     let path = if is_spare_name(new) && new != old {
@@ -322,7 +320,12 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     session.record(&pool).await;
     session.appliance.devices_changed(&pool).await;
     if wait {
-        return wait_for(session, &pool, |status| is_joining(status, replace)).await;
+        let expands = raidz.is_some();
+        return wait_for(session, &pool, |status| match expands {
+            true => is_expanding(status),
+            false => is_joining(status, replace),
+        })
+        .await;
     }
     finish_here(session, &pool).await?;
     if replace && !session.appliance.is_daemon() {
@@ -427,14 +430,14 @@ async fn leaf(session: &Session, pool: &PoolHandle, word: &str, verb: &str) -> R
 }
 
 /// The name of the raidz that a vdev is, or is part of, whatever its health.
-async fn raidz_of(pool: &PoolHandle, guid: u64) -> Option<String> {
+async fn raidz_of(pool: &PoolHandle, guid: u64) -> Option<(String, u64)> {
     fn holds(vdev: &VdevStatus, guid: u64) -> bool {
         vdev.guid == guid || vdev.children.iter().any(|child| holds(child, guid))
     }
     let status = pool.status().await.ok()?;
     let mut tops = status.root.children.into_iter();
     let raidz = tops.find(|top| top.name.starts_with("raidz") && holds(top, guid))?;
-    Some(raidz.name)
+    Some((raidz.name, raidz.guid))
 }
 
 async fn path_of(pool: &PoolHandle, guid: u64) -> Option<std::path::PathBuf> {

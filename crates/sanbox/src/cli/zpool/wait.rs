@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use engine::{EngineError, LeafActivity, PoolHandle, PoolStatus, RebuildState, VdevStatus};
 
-use super::activity::{LOOK_EVERY, is_active, is_discarding, is_removing};
+use super::activity::{LOOK_EVERY, is_active, is_discarding, is_expanding, is_removing};
 use super::{Stamp, open_pool, repeat};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::nice_number;
@@ -185,6 +185,11 @@ fn remaining(activity: &str, status: &PoolStatus, freeing: u64) -> u64 {
             removal.to_copy_bytes.saturating_sub(removal.copied_bytes)
         }),
         "scrub" => scan(status, false).unwrap_or(0),
+        "raidz_expand" if is_expanding(status) => status.expansion.map_or(0, |expansion| {
+            expansion
+                .to_copy_bytes
+                .saturating_sub(expansion.copied_bytes)
+        }),
         "resilver" => resilver(status),
         // A replacement ends with the resilver.
         "replace" if stands_in(&status.root) => resilver(status),

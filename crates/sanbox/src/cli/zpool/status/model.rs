@@ -342,12 +342,14 @@ pub(super) fn removed_name(
     removal: &RemovalStatus,
     style: NameStyle,
 ) -> String {
+    top_name(status, removal.vdev, style)
+}
+
+/// The name of a top-level vdev by its number.
+pub(super) fn top_name(status: &PoolStatus, vdev: u64, style: NameStyle) -> String {
     let mut tops = status.root.children.iter();
-    let found = tops.find(|top| top.id == removal.vdev);
-    found.map_or_else(
-        || format!("indirect-{}", removal.vdev),
-        |top| style.name(top),
-    )
+    let found = tops.find(|top| top.id == vdev);
+    found.map_or_else(|| format!("indirect-{vdev}"), |top| style.name(top))
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! `zpool status` as text, in OpenZFS's words and columns.
 
 use engine::{
-    CheckpointStatus, Health, LeafActivityState, LeafActivityStatus, PoolStatus, RebuildState,
-    RebuildStatus, RemovalStage, RemovalStatus, ScanStatus, VdevStatus,
+    CheckpointStatus, ExpansionStatus, Health, LeafActivityState, LeafActivityStatus, PoolStatus,
+    RebuildState, RebuildStatus, RemovalStage, RemovalStatus, ScanStatus, VdevStatus,
 };
 use manage::database::seconds_since_epoch;
 
 use super::super::{sections, status_width};
 use super::Options;
 use super::explain::explain;
-use super::model::{PoolModel, healthy, removed_name};
+use super::model::{PoolModel, healthy, removed_name, top_name};
 use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
 
 /// Returns all that is said of a pool; `damaged` are the files that lost data, if they are to be named.
@@ -32,6 +32,10 @@ pub(super) fn pool_text(model: &PoolModel, damaged: Option<&[String]>, options: 
     if let Some(removal) = &status.removal {
         let name = removed_name(status, removal, options.style);
         text.push_str(&removal_text(removal, &name, seconds_since_epoch()));
+    }
+    if let Some(expansion) = &status.expansion {
+        let name = top_name(status, expansion.vdev, options.style);
+        text.push_str(&expansion_text(expansion, &name, seconds_since_epoch()));
     }
     if let Some(kept) = &status.checkpoint {
         text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
@@ -280,6 +284,43 @@ fn removal_text(removal: &RemovalStatus, name: &str, now: u64) -> String {
         ));
     }
     text
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, print_raidz_expand_status
+fn expansion_text(expansion: &ExpansionStatus, name: &str, now: u64) -> String {
+    /// Seconds after which an estimate is no help.
+    const SECONDS_MAX: u64 = 30 * 24 * 3600;
+    let (start, end) = (expansion.start_time, expansion.end_time);
+    if !expansion.running {
+        return format!(
+            "expand: expanded {name} copied {} in {}, on {}\n",
+            nice_number(expansion.copied_bytes),
+            duration(end.saturating_sub(start)),
+            date_with_seconds(end)
+        );
+    }
+    let (copied, total) = (expansion.copied_bytes.max(1), expansion.to_copy_bytes);
+    let rate = (copied / now.saturating_sub(start).max(1)).max(1);
+    let left = total.saturating_sub(copied) / rate;
+    let hundredths = (u128::from(copied) * 10_000)
+        .checked_div(u128::from(total))
+        .unwrap_or(10_000);
+    let left = if expansion.waiting_for_resilver {
+        ", paused for resilver or clear".to_owned()
+    } else if left < SECONDS_MAX {
+        format!(", {} to go", duration(left))
+    } else {
+        ", (copy is slow, no estimated time)".to_owned()
+    };
+    format!(
+        "expand: expansion of {name} in progress since {}\n\t{} / {} copied at {}/s, {}.{:02}% done{left}\n",
+        date_with_seconds(start),
+        nice_number(copied),
+        nice_number(total),
+        nice_number(rate),
+        hundredths / 100,
+        hundredths % 100,
+    )
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, print_checkpoint_scan_warning, print_checkpoint_status
