@@ -5,10 +5,10 @@
 #   - OpenZFS's own code in userland reads every object of a copy;
 #   - we import the same disks read-only, read the same, by digest, and find nothing wrong with any disk;
 #   - we read the same again without as many disks as there is parity, the new one and old ones;
-#   - we refuse to write to it.
+#   - we go on with it to its end, when zdb finds nothing wrong, and read the same, also without a disk.
 #
 # OpenZFS itself does not import what is left where a new disk is listed and the expansion has not begun (point=0): there the content
-# is what it was before.
+# is what it was before, and we refuse to write to it.
 #
 # One disk has lied before some of the expansions, which spread over all disks what it said, and where there is more parity, others lie
 # afterwards: then the content must be the same, too.
@@ -18,7 +18,7 @@
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 refpool=$w/refpool
-cc -O1 -o "$refpool" "$root/tests/probes/refpool.c" -l:libzpool.so.6 -l:libnvpair.so.3 2>"$w/cc" || skip "OpenZFS's library is not installed"
+cc -O1 -o "$refpool" "$root/tests/probes/refpool.c" -l:libzpool.so.6 -l:libnvpair.so.3 -lz 2>"$w/cc" || skip "OpenZFS's library is not installed"
 
 # Layout, disks before, shift of the sector size, and how often it was expanded before.
 CASES=("raidz1 3 9 0" "raidz1 4 12 0" "raidz2 4 12 0" "raidz2 5 9 1" "raidz3 5 12 0" "raidz1 3 12 2")
@@ -97,8 +97,17 @@ one() {
   fresh "$w/cut"
   case $moment in lied=* | lying=*) look "with noise"; return ;; esac
   look "with all disks" || return 1
-  if timeout 300 zpool import -f -d "$disks" tank >"$w/import" 2>&1; then zpool export tank; [ "$state" = 0 ] || { why="imported for writing"; return 1; }
-  else grep -q raidz_expansion "$w/import" || { why="refused otherwise: $(tr '\n' ' ' <"$w/import" | cut -c1-200)"; return 1; }; fi
+  if timeout 300 zpool import -f -d "$disks" tank >"$w/import" 2>&1; then
+    [ "$moment" != point=0 ] || { zpool export tank; why="imported for writing"; return 1; }
+    timeout 300 zpool wait -t raidz_expand,scrub tank || { why="it does not end: $(zpool status tank | tr '\n' ' ' | cut -c1-300)"; return 1; }
+    zpool export tank || { why="export at the end"; return 1; }
+    look "gone on with" || return 1
+    zdb -e -p "$disks" -bcc tank >"$w/zdb" 2>&1 || { why="zdb: $(tail -3 "$w/zdb" | tr '\n' ' ' | cut -c1-300)"; return 1; }
+    rm "$disks/d$((parity - 1))"; look "gone on with, one lost" || return 1
+    fresh "$w/cut"
+  else
+    { [ "$moment" = point=0 ] && grep -q raidz_expansion "$w/import"; } || { why="refused: $(tr '\n' ' ' <"$w/import" | cut -c1-200)"; return 1; }
+  fi
   # The new disk and the ones before it, then the first ones.
   for ((i = 0; i < parity; i++)); do rm "$disks/d$((count - i))"; done
   look "without the last $parity" || return 1
