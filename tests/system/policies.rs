@@ -75,10 +75,11 @@ fn a_policy_takes_one_snapshot_a_period_however_often_the_daemon_is_killed() {
     assert!(txgs.len() == 2 && txgs[0] == txgs[1], "{txgs:?}");
 
     let why = place.run(&format!("sanbox snapshots why -H {}", taken[0]));
-    assert_eq!(
-        why,
-        format!("{}\tkept: number 1 of the newest 3 monthly\n", taken[0])
+    let kept = format!(
+        "{}\tkept: number 1 of the newest 3 monthly, until ",
+        taken[0]
     );
+    assert!(why.starts_with(&kept), "{why}");
     let shown = place.run("sanbox policy show -H tank/vm");
     assert!(
         shown.contains("inherited from tank/vm\tmonthly=3 yearly=2"),
@@ -107,6 +108,102 @@ fn a_policy_takes_one_snapshot_a_period_however_often_the_daemon_is_killed() {
     wait_until(&place, |list| !list.contains(&held));
     assert!(snapshots(&place).contains(&"tank/vm@mine".to_owned()));
     place.stop();
+}
+
+/// It is not destroyed before its time: every way to do so is tried, on the original and on its copy.
+#[test]
+fn an_immutable_snapshot_stays() {
+    let mut place = Place::new();
+    let made = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && zfs create tank/home && \
+                zfs snapshot tank/home@old && zfs snapshot tank/home@keep && zfs snapshot tank/home@new";
+    assert_eq!(place.run(made), "");
+    let said = place.run("sanbox immutable --for 30d tank/home@keep");
+    let until = said
+        .trim()
+        .strip_prefix("tank/home@keep: nobody destroys it before ");
+    let until = until.unwrap_or_else(|| panic!("{said}")).to_owned();
+    let words = format!("snapshot is immutable until {until}");
+    for line in [
+        "zfs destroy tank/home@keep",
+        "zfs destroy -d tank/home@keep",
+        "zfs destroy tank/home@old%new",
+        "zfs destroy -r tank/home",
+        "zfs destroy -R tank/home",
+        "zfs rollback -r tank/home@old",
+        "zfs rollback -R tank/home@old",
+        "zfs release org.sanbox:immutable tank/home@keep",
+        "zfs set org.sanbox:immutable-until=2026-01-01T00:00:00Z tank/home@keep",
+        "zfs inherit org.sanbox:immutable-until tank/home@keep",
+        "sanbox immutable --for 1h tank/home@keep",
+        "zpool destroy tank",
+        "zpool destroy -f tank",
+    ] {
+        let refused = place.run(line);
+        let is_refused = refused.contains(&format!("immutable until {until}"));
+        assert!(is_refused, "{line}: {refused}");
+        assert!(
+            snapshots(&place).contains(&"tank/home@keep".to_owned()),
+            "{line}"
+        );
+    }
+    // A program gets a number, as of a snapshot that is held: EBUSY.
+    let script = "echo 'return zfs.sync.destroy(\"tank/home@keep\")' > p && zfs program -j tank p";
+    assert_eq!(place.run(script), "{\"return\":16}\n");
+    // The copy is as immutable.
+    assert_eq!(
+        place.run("sanbox replication create h --from tank/home --to back/home"),
+        ""
+    );
+    let sent = place.run("sanbox replication run h");
+    assert!(sent.contains("back/home@keep"), "{sent}");
+    assert!(
+        place
+            .run("zfs holds -H back/home@keep")
+            .contains("org.sanbox:immutable")
+    );
+    let refused = place.run("zfs destroy back/home@keep");
+    assert!(refused.contains(&words), "{refused}");
+    // Nor does a stream of another dataset take its place.
+    let forced = "zfs create tank/other && zfs snapshot tank/other@x && zfs send tank/other@x | zfs receive -F back/home";
+    assert!(place.run(forced).contains("[1]"));
+    assert!(snapshots(&place).contains(&"back/home@keep".to_owned()));
+    let why = place.run("sanbox snapshots why -H tank/home@keep");
+    let expected = format!(
+        "tank/home@keep\tkept: no policy took it, so none destroys it; immutable until {until}; holds: org.sanbox:immutable"
+    );
+    assert!(
+        why.starts_with(&expected) && why.contains("bookmarks: #replica-h-"),
+        "{why}"
+    );
+    let json = place.run("sanbox snapshots why -j tank/home@keep");
+    assert!(
+        json.contains("\"holds\":[\"org.sanbox:immutable\"]"),
+        "{json}"
+    );
+
+    // A policy gives it to what it takes, and its retention leaves that alone.
+    assert_eq!(
+        place.run("zfs create tank/vm && sanbox policy set tank/vm 'yearly=1 immutable=7d'"),
+        ""
+    );
+    place.serve(&["--nfs-port", "0"]);
+    wait_until(&place, |list| {
+        list.iter().any(|name| name.starts_with("tank/vm@"))
+    });
+    let taken = place.run("zfs list -Ho name -t snapshot tank/vm");
+    let refused = place.run(&format!("zfs destroy {taken}"));
+    assert!(refused.contains("immutable until"), "{refused}");
+    assert_eq!(place.run("sanbox policy set tank/vm hourly=1"), "");
+    let why = place.run(&format!("sanbox snapshots why -H {taken}"));
+    assert!(why.contains("kept: it is immutable until"), "{why}");
+    place.stop();
+    // OpenZFS finds nothing wrong with it.
+    assert_eq!(place.run("zpool export tank && zpool export back"), "");
+    if oracle::has_zdb() {
+        for pool in ["tank", "back"] {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
 }
 
 #[test]

@@ -136,11 +136,16 @@ impl DslPool {
     /// Whether a snapshot is marked for deferred destruction, has no hold, and has `children` datasets after it: the one
     /// that follows it in its own line, and its clones.
     // OpenZFS: module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl and dsl_destroy_head_sync_impl
-    async fn goes_with_children(&self, origin: &DatasetState, children: u64) -> Result<bool> {
+    async fn goes_with_children(
+        self: &Rc<Self>,
+        origin: &DatasetState,
+        children: u64,
+    ) -> Result<bool> {
         let phys = origin.phys();
         Ok(phys.flags & dataset_flags::DEFER_DESTROY != 0
             && phys.num_children == children
-            && self.user_refs(&phys).await? == 0)
+            && self.user_refs(&phys).await? == 0
+            && self.immutable_until(&phys).await?.is_none())
     }
 
     /// Frees the intent log of a dataset that is being destroyed: a running one, or one that was never replayed.

@@ -10,6 +10,7 @@ use ondisk::dsl::{DslDatasetPhys, DslDirPhys, UsedBy};
 use ondisk::{
     BlockPointer, Compression, Guid, ObjectId, ObjectType, ObjsetType, Txg, feature, pool_version,
 };
+use runtime::Instant;
 use runtime::sync::RwLock;
 use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
@@ -70,6 +71,9 @@ pub(crate) struct DslPool {
     pub(crate) lists_in_use: ListsInUse,
     /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
     livelist_blocks_max: Cell<u64>,
+    pub(crate) opened: OpenedAt,
+    /// The highest time that was seen, as it was stored when the pool was opened.
+    pub(crate) time_seen_at_open: OnceCell<u64>,
 }
 
 /// What a name stands for.
@@ -78,6 +82,14 @@ pub(crate) struct Found {
     /// Object of the head or of the snapshot.
     pub(crate) dataset: ObjectId,
     pub(crate) snapshot: Option<String>,
+}
+
+/// The clocks when a pool was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenedAt {
+    pub(crate) monotonic: Instant,
+    /// Seconds since 1970.
+    pub(crate) seconds: u64,
 }
 
 impl DslPool {
@@ -145,6 +157,11 @@ impl DslPool {
             async_destroy: AsyncDestroy::new(free_bpobj),
             lists_in_use: ListsInUse::default(),
             livelist_blocks_max: Cell::new(LIVELIST_BLOCKS_MAX),
+            opened: OpenedAt {
+                monotonic: mos.services().handle.now(),
+                seconds: u64::try_from(mos.services().handle.wall_clock().seconds).unwrap_or(0),
+            },
+            time_seen_at_open: OnceCell::new(),
         })
     }
 

@@ -310,6 +310,9 @@ pub enum DslError {
     /// A redaction, or a stream with redaction, is not made or received.
     #[error("{0}")]
     Redaction(#[from] RedactionError),
+    /// A snapshot is immutable.
+    #[error("{0}")]
+    Immutable(#[from] ImmutableError),
     /// A key could not be used.
     #[error("{0}")]
     Crypt(#[from] codec::crypt::CryptError),
@@ -401,6 +404,34 @@ pub enum RedactionError {
     /// A stream that would leave blocks of a redacted dataset missing that it takes for present.
     #[error("stream is not compatible with the redaction of the dataset")]
     Incompatible,
+}
+
+/// Why something is refused for the sake of an immutable snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImmutableError {
+    /// It would be destroyed, or its hold released.
+    #[error("snapshot is immutable until {0}: nobody destroys or releases it before")]
+    Until(String),
+    /// The time would be shortened or taken away.
+    #[error("snapshot is immutable until {0}: that can be prolonged, not shortened")]
+    Shortened(String),
+    /// No time, or not in the form.
+    #[error("org.sanbox:immutable-until is a time of the form 2027-01-31T00:00:00Z (UTC)")]
+    BadTime,
+    /// The property was to be set on something else.
+    #[error("org.sanbox:immutable-until is a property of snapshots")]
+    NotASnapshot,
+    /// A property that only this layer writes.
+    #[error("org.sanbox:time-seen is not set by hand")]
+    TimeSeen,
+    /// A pool would be destroyed that has such a snapshot.
+    #[error("snapshot '{name}' is immutable until {until}")]
+    InPool {
+        /// The snapshot.
+        name: String,
+        /// Its time.
+        until: String,
+    },
 }
 
 fn refused_text(refused: &[(String, DslError)]) -> String {

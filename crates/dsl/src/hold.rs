@@ -12,6 +12,7 @@ use ondisk::{ObjectId, ObjectType, pool_version};
 use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
+use crate::immutable::IMMUTABLE_TAG;
 use crate::sync_task::EachName;
 
 /// Bytes in a tag at most.
@@ -101,7 +102,7 @@ impl DslPool {
     }
 
     /// Whether a snapshot has a hold with this tag.
-    async fn has_hold(&self, state: &DatasetState, tag: &str) -> Result<bool> {
+    pub(crate) async fn has_hold(&self, state: &DatasetState, tag: &str) -> Result<bool> {
         match state.phys().userrefs_obj {
             0 => Ok(false),
             map => Ok(zap::lookup(&self.mos, ObjectId(map), tag).await?.is_some()),
@@ -159,6 +160,9 @@ impl DslPool {
             return Err(DslError::NoSuchTag { name: name.into() });
         }
         let phys = state.phys();
+        if tag == IMMUTABLE_TAG {
+            self.check_not_immutable(&phys).await?;
+        }
         let last = self.user_refs(&phys).await? == 1 && phys.num_children == 1;
         if phys.flags & dataset_flags::DEFER_DESTROY != 0 && last && state.handles() != 0 {
             return Err(DslError::Busy { name: name.into() });

@@ -166,7 +166,7 @@ impl DslPool {
             }
             ReceivedChange::Store(setting) => {
                 let Setting::Native(property, _) = setting else {
-                    return Ok(None);
+                    return self.check_received_user(found, setting).await;
                 };
                 // Fixed when the dataset is made, or kept in its contents: those came with the stream.
                 if property.read_only() && !property.set_once() {
@@ -182,6 +182,7 @@ impl DslPool {
                 Ok(is_limit(*property).then(|| setting.clone()))
             }
             ReceivedChange::Forget(name) => {
+                self.check_immutable_clear(found, name).await?;
                 let property = Property::from_name(name).filter(|property| is_limit(*property));
                 let Some(property) = property else {
                     return Ok(None);
@@ -194,14 +195,33 @@ impl DslPool {
                     .await?;
                 Ok(Some(limit))
             }
-            ReceivedChange::Clear(name) => self.received_limit(found, name).await,
-            ReceivedChange::Inherit(name) => match Property::from_name(name) {
-                Some(property) if !property.inheritable() => {
-                    Err(PropertyError::ReadOnly(name.clone()).into())
+            ReceivedChange::Clear(name) => {
+                self.check_immutable_clear(found, name).await?;
+                self.received_limit(found, name).await
+            }
+            ReceivedChange::Inherit(name) => {
+                self.check_immutable_clear(found, name).await?;
+                match Property::from_name(name) {
+                    Some(property) if !property.inheritable() => {
+                        Err(PropertyError::ReadOnly(name.clone()).into())
+                    }
+                    _ => Ok(None),
                 }
-                _ => Ok(None),
-            },
+            }
         }
+    }
+
+    /// Checks a user property that came. Only the immutability of a snapshot has a meaning here; what a dataset has of these names has none.
+    async fn check_received_user(
+        self: &Rc<Self>,
+        found: &Found,
+        setting: &Setting,
+    ) -> Result<Option<Setting>> {
+        if found.snapshot.is_some() {
+            self.check_immutable_settings(found, std::slice::from_ref(setting))
+                .await?;
+        }
+        Ok(None)
     }
 
     async fn is_set_here(&self, found: &Found, name: &str) -> Result<bool> {
@@ -257,9 +277,9 @@ impl DslPool {
             }
             ReceivedChange::Set(_) => {}
         }
-        if found.snapshot.is_none() {
-            self.refresh_properties(&found.dir).await?;
+        match found.snapshot {
+            None => self.refresh_properties(&found.dir).await,
+            Some(_) => self.hold_immutable(found, tx).await,
         }
-        Ok(())
     }
 }

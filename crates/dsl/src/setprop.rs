@@ -58,6 +58,7 @@ impl SyncTask for InheritProperty {
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {
         let found = pool.find(&self.name).await?;
+        pool.check_immutable_clear(&found, &self.property).await?;
         let limit = pool.received_limit(&found, &self.property).await?;
         if let Some(limit) = &limit {
             pool.check_settings(&found, std::slice::from_ref(limit))
@@ -80,6 +81,7 @@ impl DslPool {
         found: &Found,
         settings: &[Setting],
     ) -> Result<()> {
+        self.check_immutable_settings(found, settings).await?;
         for setting in settings {
             let Setting::Native(property, value) = setting else {
                 self.check_other_setting(found, setting)?;
@@ -268,10 +270,10 @@ impl DslPool {
             let dataset = self.name_of_found(found);
             self.event("set", &dataset, found.dataset, text, tx);
         }
-        if found.snapshot.is_none() {
-            self.refresh_properties(&found.dir).await?;
+        match found.snapshot {
+            None => self.refresh_properties(&found.dir).await,
+            Some(_) => self.hold_immutable(found, tx).await,
         }
-        Ok(())
     }
 
     pub(crate) fn name_of_found(&self, found: &Found) -> String {

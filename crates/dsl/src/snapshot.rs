@@ -16,7 +16,8 @@ use ondisk::{ObjectId, ObjectType, Txg};
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::DslPool;
-use crate::error::{DslError, Refusals, Result};
+use crate::error::{DslError, ImmutableError, Refusals, Result};
+use crate::immutable::{IMMUTABLE_PROPERTY, parse_time};
 use crate::namecheck::{self, split};
 use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::space::{Delta, Sizes, signed};
@@ -47,6 +48,14 @@ impl SyncTask for TakeSnapshots {
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<()> {
+        for setting in &self.settings {
+            if let Setting::User(name, text) = setting
+                && name == IMMUTABLE_PROPERTY
+                && parse_time(text).is_none()
+            {
+                return Err(ImmutableError::BadTime.into());
+            }
+        }
         pool.check_snapshots(&self.names, txg).await
     }
 
@@ -347,8 +356,10 @@ impl DslPool {
             return Err(DslError::Busy { name: name.into() });
         }
         let phys = state.phys();
+        // Neither later, when the last hold is gone: that would be a promise to destroy it.
+        self.check_not_immutable(&phys).await?;
         if !defer {
-            if self.user_refs(&phys).await? > 0 {
+            if self.keeping_refs(&phys).await? > 0 {
                 return Err(DslError::Busy { name: name.into() });
             }
             if phys.num_children > 1 {
@@ -380,7 +391,7 @@ impl DslPool {
         let object = state.object;
         let dir = state.dir();
         let name = self.snapshot_name(object).await?;
-        if defer && (s.num_children > 1 || self.user_refs(&s).await? > 0) {
+        if defer && (s.num_children > 1 || self.keeping_refs(&s).await? > 0) {
             state.change(|p| p.flags |= dataset_flags::DEFER_DESTROY);
             self.event("defer_destroy", &name, object, String::new(), tx);
             return Ok(());

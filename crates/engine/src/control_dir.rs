@@ -124,7 +124,9 @@ fn refused(error: &EngineError) -> FsError {
         EngineError::DatasetExists(_) => FsError::Exists,
         EngineError::DatasetNotFound(_) => FsError::NotFound,
         // Not "try again later": holds and clones may stay for ever.
-        EngineError::HasClones(_) | EngineError::Busy(_) => FsError::Access,
+        EngineError::HasClones(_) | EngineError::Busy(_) | EngineError::Immutable(_) => {
+            FsError::Access
+        }
         EngineError::OutOfSpace => FsError::NoSpace,
         EngineError::Permission => FsError::NotPermitted,
         EngineError::Pool(pool::PoolError::ReadOnly) => FsError::ReadOnly,

@@ -1,6 +1,6 @@
 //! Why a request about a pool or a dataset failed.
 
-use dsl::{DslError, RedactionError};
+use dsl::{DslError, ImmutableError, RedactionError};
 use pool::PoolError;
 use zpl::FsError;
 
@@ -73,6 +73,9 @@ pub enum EngineError {
     /// A key is not the one of the dataset.
     #[error("Incorrect key provided for '{0}'.")]
     WrongKey(String),
+    /// A snapshot is immutable.
+    #[error("{0}")]
+    Immutable(ImmutableError),
     /// A stream was refused: the whole message, as OpenZFS's command prints it.
     #[error("{0}")]
     Receive(String),
@@ -145,6 +148,7 @@ impl From<DslError> for EngineError {
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
             DslError::Property(error) => Self::Property(error),
             DslError::Redaction(error) => Self::Redaction(error),
+            DslError::Immutable(error) => Self::Immutable(error),
             _ => Self::Dataset(text),
         }
     }

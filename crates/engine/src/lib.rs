@@ -40,7 +40,9 @@ pub use control_dir::{Found, Searched};
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
-pub use dsl::RedactionError;
+pub use dsl::{
+    IMMUTABLE_PROPERTY, IMMUTABLE_TAG, ImmutableError, RedactionError, parse_time, time_text,
+};
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use file_target::{

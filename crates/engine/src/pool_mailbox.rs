@@ -382,6 +382,10 @@ impl PoolContext {
     async fn end_in_order(&self, ending: Ending) -> Result<(), EngineError> {
         // Every accepted request ends first; nothing new is taken meanwhile.
         let all = self.running.acquire(RUNNING_MAX).await;
+        if matches!(ending, Ending::Destroy { .. }) {
+            // Before anything is closed: the pool stays as it is.
+            self.pool.hierarchy().check_nothing_immutable().await?;
+        }
         if ending == Ending::Abandon {
             // First of all, so that closing the file systems writes nothing.
             self.pool.abandon();

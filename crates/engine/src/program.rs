@@ -324,7 +324,9 @@ fn number_of(error: &DslError) -> i32 {
         DslError::NoSnapshot { .. } => errno::SRCH,
         DslError::Again => errno::AGAIN,
         DslError::KeyNotLoaded { .. } => errno::ACCES,
-        DslError::Busy { .. } | DslError::HasSnapshots { .. } => errno::BUSY,
+        DslError::Busy { .. } | DslError::HasSnapshots { .. } | DslError::Immutable(_) => {
+            errno::BUSY
+        }
         DslError::Exists { .. }
         | DslError::HasChildren { .. }
         | DslError::HasClones { .. }

@@ -519,6 +519,33 @@ impl PoolHandle {
         })
     }
 
+    /// Succeeds when no snapshot of the pool is immutable any more.
+    ///
+    /// # Errors
+    /// `Immutable`, with the name of one that is; the pool cannot be read.
+    pub fn check_nothing_immutable(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.query(move |context| async move {
+                Ok(context.pool.hierarchy().check_nothing_immutable().await?)
+            })
+            .await
+        })
+    }
+
+    /// Returns the time that immutability of snapshots is measured by, and the highest one that was seen and stored before: seconds since
+    /// 1970. The first below the second says that the clock was set back.
+    ///
+    /// # Errors
+    /// The pool cannot be read.
+    pub fn counted_time(&self) -> Request<'_, Result<(u64, u64), EngineError>> {
+        Box::pin(async move {
+            self.query(
+                move |context| async move { Ok(context.pool.hierarchy().counted_time().await?) },
+            )
+            .await
+        })
+    }
+
     /// Returns the bytes that destroying the snapshots of one dataset from `first` to `last` would
     /// free.
     ///

@@ -188,7 +188,7 @@ pub const RULES: &[Rule] = {
             OPERATOR,
             Changes,
             Refused,
-            &["policy", "replication", "restore", "target"],
+            &["immutable", "policy", "replication", "restore", "target"],
         ),
         rule(
             "sanbox",
@@ -488,6 +488,12 @@ mod tests {
                 true,
             ),
             ("sanbox", "snapshots why tank", Some(Role::Viewer), false),
+            (
+                "sanbox",
+                "immutable --for 30d tank@a",
+                Some(Role::Operator),
+                true,
+            ),
             ("sanbox", "tune", Some(Role::Owner), true),
             ("sanbox", "log nfs=debug", Some(Role::Owner), true),
             ("sanbox", "config export", None, true),

@@ -58,6 +58,17 @@ export type Snapshot = {
   used_bytes: number;
   referenced_bytes: number;
 };
+export type SnapshotWhy = {
+  snapshot: string;
+  kept: boolean;
+  why: string;
+  leaves: number | null;
+  immutable_until: number | null;
+  holds: string[];
+  clones: string[];
+  bookmarks: string[];
+};
+export type SnapshotWhyList = { snapshots: SnapshotWhy[] };
 export type SnapshotList = { snapshots: Snapshot[]; next: string | null; total: number };
 export type Member = {
   pool: string;

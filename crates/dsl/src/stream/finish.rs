@@ -113,7 +113,8 @@ impl DslPool {
             if !target.force || phys.dir_obj != head.phys().dir_obj {
                 return Err(DslError::NoSource { name: name.clone() });
             }
-            if snapshot.handles() != 0 || self.user_refs(&phys).await? > 0 {
+            self.check_not_immutable(&phys).await?;
+            if snapshot.handles() != 0 || self.keeping_refs(&phys).await? > 0 {
                 return Err(DslError::Busy { name: name.clone() });
             }
             if phys.num_children > 1 {

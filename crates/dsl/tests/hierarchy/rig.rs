@@ -217,7 +217,7 @@ impl Rig {
     }
 
     /// Runs a line and returns what it says; words are set apart by spaces.
-    async fn answer(&self, line: &str) -> String {
+    pub(crate) async fn answer(&self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let hierarchy = &self.hierarchy;
         let done = match words[..] {

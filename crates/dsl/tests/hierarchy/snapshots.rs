@@ -1,5 +1,7 @@
 //! Snapshots, holds and rolling back.
 
+use std::time::Duration;
+
 use crate::rig::{check, run};
 
 #[test]
@@ -77,6 +79,88 @@ fn a_deferred_destruction_waits_for_the_last_hold_and_clone() {
         ("destroy-deferred p@1", ""),
         ("list p", "p p/a"),
     ]);
+}
+
+/// The simulated wall clock begins at 2026-01-01 00:00:00.
+#[test]
+fn an_immutable_snapshot_stays_until_its_time() {
+    const UNTIL: &str =
+        "snapshot is immutable until 2026-01-01T02:00:00Z: nobody destroys or releases it before";
+    const LONGER: &str =
+        "snapshot is immutable until 2026-01-01T02:00:00Z: that can be prolonged, not shortened";
+    run(|mut rig| async move {
+        let until = format!("p/a@1: {UNTIL}");
+        rig.check(&[
+            ("create p/a", ""),
+            ("snapshot p/a@1", ""),
+            ("snapshot p/a@2", ""),
+            (
+                "set p/a org.sanbox:immutable-until=2026-01-01T02:00:00Z",
+                "org.sanbox:immutable-until is a property of snapshots",
+            ),
+            (
+                "set p/a@1 org.sanbox:immutable-until=tomorrow",
+                "org.sanbox:immutable-until is a time of the form 2027-01-31T00:00:00Z (UTC)",
+            ),
+            (
+                "set p/a@1 org.sanbox:immutable-until=2026-01-01T01:00:00Z",
+                "",
+            ),
+            (
+                "set p/a@1 org.sanbox:immutable-until=2026-01-01T02:00:00Z",
+                "",
+            ),
+            ("holds p/a@1", "org.sanbox:immutable"),
+            (
+                "set p/a@1 org.sanbox:immutable-until=2026-01-01T01:59:59Z",
+                LONGER,
+            ),
+            ("inherit org.sanbox:immutable-until p/a@1", LONGER),
+            (
+                "set p org.sanbox:time-seen=1",
+                "org.sanbox:time-seen is not set by hand",
+            ),
+            (
+                "inherit org.sanbox:time-seen p",
+                "org.sanbox:time-seen is not set by hand",
+            ),
+            ("destroy p/a", "filesystem has children"),
+        ])
+        .await;
+        for _ in 0..2 {
+            assert_eq!(rig.answer("destroy-snapshots p/a@1").await, until);
+            assert_eq!(rig.answer("destroy-deferred p/a@1").await, until);
+            assert_eq!(rig.answer("destroy-snapshots p/a@2 p/a@1").await, until);
+            assert_eq!(
+                rig.answer("release org.sanbox:immutable p/a@1").await,
+                until
+            );
+            rig.reopen().await;
+        }
+        // Elsewhere and under another name it is the same snapshot.
+        rig.check(&[
+            ("clone p/a@2 p/c", ""),
+            ("promote p/c", ""),
+            ("rename p/c@1 p/c@0", ""),
+        ])
+        .await;
+        let until = format!("p/c@0: {UNTIL}");
+        assert_eq!(rig.answer("destroy-snapshots p/c@0").await, until);
+        let refused = rig.hierarchy.check_nothing_immutable().await;
+        assert_eq!(
+            refused.map_err(|error| error.to_string()),
+            Err("snapshot 'p/c@0' is immutable until 2026-01-01T02:00:00Z".to_owned())
+        );
+        rig.pause(Duration::from_secs(7200)).await;
+        assert!(rig.hierarchy.check_nothing_immutable().await.is_ok());
+        // Its hold is in nobody's way any more.
+        rig.check(&[
+            ("holds p/c@0", "org.sanbox:immutable"),
+            ("destroy-snapshots p/c@0", ""),
+            ("list p/c", "p/c p/c@2"),
+        ])
+        .await;
+    });
 }
 
 #[test]

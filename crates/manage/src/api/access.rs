@@ -138,6 +138,11 @@ pub const CALLS: &[(Method, &str, Access)] = &[
     ),
     (
         Method::GET,
+        "/api/v1/snapshots/why",
+        Access::Datasets(Role::Viewer),
+    ),
+    (
+        Method::GET,
         "/api/v1/replications",
         Access::Role(Role::Viewer),
     ),

@@ -188,7 +188,7 @@ fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
 }
 
 /// Refuses a dataset that the key shown is not for.
-fn within_key(user: &SessionUser, dataset: &str) -> Result<(), Problem> {
+pub(super) fn within_key(user: &SessionUser, dataset: &str) -> Result<(), Problem> {
     match user.reaches(dataset) {
         true => Ok(()),
         false => Err(Problem::beyond_key(&format!("'{dataset}'"))),

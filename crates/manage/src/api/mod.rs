@@ -255,6 +255,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(datasets::list_snapshots))
         .routes(routes!(policies::list_policies))
         .routes(routes!(policies::preview_policy))
+        .routes(routes!(policies::why_snapshots))
         .routes(routes!(
             replications::list_replications,
             replications::create_replication

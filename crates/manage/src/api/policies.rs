@@ -1,19 +1,21 @@
 //! Calls about snapshot policies: which datasets have one, and what one would take and destroy.
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use engine::EngineError;
 use futures_util::future::join_all;
 use jiff::{Timestamp, ToSpan as _};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::datasets::pool_of;
+use super::datasets::{pool_of, within_key};
 use super::{Problem, Shared};
+use crate::accounts::SessionUser;
 use crate::policy::{
-    self, DatasetState, HookView, NextSnapshot, Policy, PolicyOverview, PolicySource,
+    self, DatasetState, HookView, NextSnapshot, Policy, PolicyOverview, PolicySource, SnapshotWhy,
+    WhyError,
 };
 
 /// Days that a preview looks ahead when none are given, and at most.
@@ -63,6 +65,45 @@ pub(super) struct PreviewQuery {
     policy: Option<String>,
     /// Days ahead, 1 to 3660 (30).
     days: Option<u16>,
+}
+
+/// Which snapshots are to be explained.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhyQuery {
+    /// The dataset.
+    dataset: String,
+    /// The snapshot, without the dataset's name; all of the dataset without it.
+    snapshot: Option<String>,
+}
+
+/// What keeps a snapshot.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SnapshotWhyView {
+    /// The snapshot, without the dataset's name.
+    snapshot: String,
+    /// Whether the policy leaves it alone.
+    kept: bool,
+    /// Why, in a sentence.
+    why: String,
+    /// When the policy lets it go at the earliest, seconds since 1970.
+    leaves: Option<i64>,
+    /// The time before which it is not destroyed, seconds since 1970.
+    immutable_until: Option<i64>,
+    /// Tags of its holds.
+    holds: Vec<String>,
+    /// Clones that stand on it.
+    clones: Vec<String>,
+    /// Bookmarks of it.
+    bookmarks: Vec<String>,
+}
+
+/// What keeps the snapshots of a dataset.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SnapshotWhyList {
+    /// In the order in which they were taken; the newest 1000.
+    snapshots: Vec<SnapshotWhyView>,
 }
 
 /// A snapshot that would be destroyed.
@@ -154,6 +195,62 @@ pub(super) async fn list_policies(State(api): Shared) -> Json<PolicyList> {
         }
     }
     Json(list)
+}
+
+/// Says what keeps each snapshot of a dataset, or one of them, and until when.
+#[utoipa::path(get, path = "/api/v1/snapshots/why", params(WhyQuery),
+    responses((status = 200, body = SnapshotWhyList), (status = 400, body = Problem), (status = 404, body = Problem),
+        (status = 422, body = Problem)))]
+pub(super) async fn why_snapshots(
+    State(api): Shared,
+    Extension(user): Extension<SessionUser>,
+    asked: Result<Query<WhyQuery>, QueryRejection>,
+) -> Result<Json<SnapshotWhyList>, Problem> {
+    let Query(asked) = asked.map_err(|error| Problem::bad_request(error.body_text()))?;
+    within_key(&user, &asked.dataset)?;
+    let pool = api.pool(pool_of(&asked.dataset))?;
+    let (dataset, snapshot) = (asked.dataset.clone(), asked.snapshot.clone());
+    let found = api
+        .asking
+        .ask(&pool, &asked.dataset, async move |pool| match policy::why(
+            &pool,
+            &dataset,
+            snapshot.as_deref(),
+            Timestamp::now(),
+        )
+        .await
+        {
+            Ok(found) => Ok(Ok(found)),
+            Err(WhyError::Policy(error)) => Ok(Err(error)),
+            Err(WhyError::Engine(error)) => Err(error),
+        });
+    let found = found.await?.map_err(|error| {
+        Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("bad policy: {error}"),
+        )
+    })?;
+    if let (Some(snapshot), true) = (&asked.snapshot, found.is_empty()) {
+        let name = format!("{}@{snapshot}", asked.dataset);
+        return Err(Problem::of_engine(
+            &name,
+            &EngineError::DatasetNotFound(name.clone()),
+        ));
+    }
+    let skipped = found.len().saturating_sub(LISTED_MAX);
+    let view = |why: SnapshotWhy| SnapshotWhyView {
+        kept: why.decision.is_kept(),
+        why: why.decision.reason.to_string(),
+        snapshot: why.decision.snapshot,
+        leaves: why.leaves.map(Timestamp::as_second),
+        immutable_until: why.immutable_until.map(Timestamp::as_second),
+        holds: why.holds,
+        clones: why.clones,
+        bookmarks: why.bookmarks,
+    };
+    Ok(Json(SnapshotWhyList {
+        snapshots: found.into_iter().skip(skipped).map(view).collect(),
+    }))
 }
 
 /// Says what a policy would destroy now, and which snapshots there will be.

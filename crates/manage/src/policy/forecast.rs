@@ -69,6 +69,7 @@ mod tests {
             creation: "2026-11-24T00:00:00Z".parse().expect("a time"),
             create_txg: 5,
             classes: Some(vec!["daily".to_owned()]),
+            immutable_until: None,
             holds: 0,
             has_clones: false,
         };

@@ -18,6 +18,9 @@ use crate::config::is_hook_name;
 /// Snapshots of one class that a policy may keep: what `zfs list` of one dataset still shows at once.
 const KEEP_MAX: u32 = 100_000;
 
+/// The longest immutability: ten years.
+const IMMUTABLE_HOURS_MAX: u32 = 3650 * 24;
+
 /// Minutes of a period below the hour: the divisors of 60, so that every hour begins with one.
 const MINUTES: &[u32] = &[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30];
 
@@ -45,6 +48,8 @@ pub struct Policy {
     pub naming: Naming,
     /// A snapshot is not taken while nothing was written since the newest one.
     pub skip_unchanged: bool,
+    /// Hours for which a new snapshot is not destroyed; 0: no such time.
+    pub immutable_hours: u32,
     /// Names of hooks (`sanbox.toml`) that run around each snapshot, sorted, each once.
     pub hooks: Vec<String>,
     /// Snapshots are taken here. Where they arrive by replication, only retention is wanted.
@@ -60,7 +65,7 @@ pub enum PolicyError {
     /// A name that no policy has.
     #[error(
         "'{0}' is no part of a policy (parts: Nmin, hourly, daily, weekly, monthly, yearly, cron and keep, at, weekday, zone, naming, \
-         unchanged, hook, take)"
+         unchanged, immutable, hook, take)"
     )]
     Unknown(String),
     /// The same name twice.
@@ -97,6 +102,7 @@ impl Policy {
             zone: TimeZone::UTC,
             naming: Naming::Auto,
             skip_unchanged: false,
+            immutable_hours: 0,
             hooks: Vec::new(),
             take: true,
         }
@@ -143,6 +149,12 @@ impl Policy {
                 "take" => self.skip_unchanged = false,
                 _ => return Err(refused("skip or take")),
             },
+            "immutable" => {
+                let hours = hours(value);
+                self.immutable_hours = hours.ok_or_else(|| {
+                    refused("how long nobody destroys a new snapshot: 12h, 30d, 4w, at most 3650d")
+                })?;
+            }
             "hook" => {
                 let names: BTreeSet<String> = value.split(',').map(str::to_owned).collect();
                 if !names.iter().all(|name| is_hook_name(name)) {
@@ -170,6 +182,21 @@ fn count(value: &str) -> Option<u32> {
         .parse()
         .ok()
         .filter(|keep| (1..=KEEP_MAX).contains(keep))
+}
+
+/// Reads hours, days or weeks (`12h`, `30d`, `4w`) as hours, up to ten years. What is immutable cannot be undone: no value is one that a slip
+/// of the finger makes endless.
+#[must_use]
+pub fn hours(value: &str) -> Option<u32> {
+    let unit = match value.bytes().last()? {
+        b'h' => 1,
+        b'd' => 24,
+        b'w' => 24 * 7,
+        _ => return None,
+    };
+    let count: u32 = value.get(..value.len() - 1)?.parse().ok()?;
+    let hours = count.checked_mul(unit)?;
+    (1..=IMMUTABLE_HOURS_MAX).contains(&hours).then_some(hours)
 }
 
 fn period(name: &str) -> Option<Period> {
@@ -313,6 +340,11 @@ impl fmt::Display for Policy {
         if self.skip_unchanged {
             words.push("unchanged=skip".to_owned());
         }
+        match self.immutable_hours {
+            0 => {}
+            hours if hours.is_multiple_of(24) => words.push(format!("immutable={}d", hours / 24)),
+            hours => words.push(format!("immutable={hours}h")),
+        }
         if !self.hooks.is_empty() {
             words.push(format!("hook={}", self.hooks.join(",")));
         }
@@ -359,6 +391,8 @@ mod tests {
             "keep=10 cron=\"0 9 * * 1-5\"",
             Ok("cron=\"0 9 * * 1-5\" keep=10"),
         );
+        check("daily=7 immutable=4w", Ok("daily=7 immutable=28d"));
+        check("daily=7 immutable=36h", Ok("daily=7 immutable=36h"));
         check("daily=7 hook=vm,db,vm", Ok("daily=7 hook=db,vm"));
         check("off", Ok("off"));
     }
@@ -381,6 +415,11 @@ mod tests {
             "cron=\"0 9 * * *\"",
             Err("cron=\"EXPRESSION\" and keep=N go together"),
         );
+        for bad in ["30", "0d", "3651d", "d", "-1d", "99999999999d", ""] {
+            let line = format!("daily=7 immutable={bad}");
+            let expected = "how long nobody destroys a new snapshot: 12h, 30d, 4w, at most 3650d";
+            check(&line, Err(&format!("'immutable={bad}': {expected}")));
+        }
         check(
             "daily=7 hook=/bin/sh",
             Err("'hook=/bin/sh': names of hooks, separated by commas"),

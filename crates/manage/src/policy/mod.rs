@@ -18,18 +18,20 @@ mod retention;
 mod runner;
 mod schedule;
 mod snapshot_state;
+mod why;
 
 pub use forecast::forecast;
-pub use grammar::{Class, Policy, PolicyError};
+pub use grammar::{Class, Policy, PolicyError, hours};
 pub use hooks::{FAILED_HOOKS_PROPERTY, HookFailure, HookView, Hooks};
 pub use naming::Naming;
 pub use overview::{NextSnapshot, PolicyOverview};
 pub use period::Period;
 pub use plan::{DatasetState, Plan, PolicySource, SnapshotGroup, plan};
 pub use retention::{Decision, Reason, decide};
-pub use runner::{PoolPolicies, Round, policies, state, states};
+pub use runner::{PoolPolicies, Round, immutable_until, policies, state, states};
 pub use schedule::{latest_boundary, next_boundary};
 pub use snapshot_state::SnapshotState;
+pub use why::{SnapshotWhy, WhyError, explain, why};
 
 /// The user property of a dataset that holds its policy.
 pub const PROPERTY: &str = "org.sanbox:policy";

@@ -73,6 +73,7 @@ mod tests {
             creation: time("2026-11-25T02:00:00Z"),
             create_txg: 5,
             classes: Some(vec!["hourly".to_owned()]),
+            immutable_until: None,
             holds: 0,
             has_clones: false,
         };

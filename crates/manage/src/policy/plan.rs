@@ -40,6 +40,8 @@ pub struct SnapshotGroup {
     pub names: Vec<String>,
     /// Their classes, separated by commas: the value of [`super::CLASSES_PROPERTY`].
     pub classes: String,
+    /// Hours for which they are not destroyed; 0: no such time.
+    pub immutable_hours: u32,
     /// Hooks of their policies, sorted, each once: they run around the whole group, which stays one moment.
     pub hooks: Vec<String>,
 }
@@ -90,17 +92,20 @@ pub fn plan(datasets: &[DatasetState], now: Timestamp) -> Plan {
     }
     plan.take = groups
         .into_iter()
-        .map(|((_, classes), (names, hooks))| SnapshotGroup {
-            names,
-            classes,
-            hooks: hooks.into_iter().collect(),
-        })
+        .map(
+            |((_, classes, immutable_hours), (names, hooks))| SnapshotGroup {
+                names,
+                classes,
+                immutable_hours,
+                hooks: hooks.into_iter().collect(),
+            },
+        )
         .collect();
     plan
 }
 
-/// Full names and hooks of groups, by the snapshot's name and its classes.
-type Groups = BTreeMap<(String, String), (Vec<String>, BTreeSet<String>)>;
+/// Full names and hooks of groups, by the snapshot's name, its classes and the hours for which it is immutable.
+type Groups = BTreeMap<(String, String, u32), (Vec<String>, BTreeSet<String>)>;
 
 /// Adds what is due for one dataset to the groups.
 fn take(
@@ -136,7 +141,9 @@ fn take(
     }
     let classes: Vec<String> = due.into_iter().map(Period::name).collect();
     let full = format!("{}@{name}", dataset.name);
-    let (names, hooks) = groups.entry((name, classes.join(","))).or_default();
+    let (names, hooks) = groups
+        .entry((name, classes.join(","), policy.immutable_hours))
+        .or_default();
     names.push(full);
     hooks.extend(policy.hooks.iter().cloned());
 }
@@ -190,6 +197,7 @@ mod tests {
                     creation: now,
                     create_txg: *txg,
                     classes: Some(group.classes.split(',').map(str::to_owned).collect()),
+                    immutable_until: None,
                     holds: 0,
                     has_clones: false,
                 });
@@ -223,6 +231,7 @@ mod tests {
                 "tank/b@auto-20261125T021500Z".to_owned(),
             ],
             classes: "hourly,daily".to_owned(),
+            immutable_hours: 0,
             hooks: vec!["db".to_owned()],
         };
         assert_eq!(first.take, [expected]);
@@ -288,6 +297,7 @@ mod tests {
             creation: now,
             create_txg: 1,
             classes: None,
+            immutable_until: None,
             holds: 0,
             has_clones: false,
         });
@@ -342,6 +352,7 @@ mod tests {
                     - SignedDuration::from_mins(100_000 - i64::try_from(index).expect("small")),
                 create_txg: index,
                 classes: Some(vec!["hourly".to_owned()]),
+                immutable_until: None,
                 holds: 0,
                 has_clones: false,
             })

@@ -43,6 +43,11 @@ pub enum Reason {
         /// How many of the class are kept.
         keep: u32,
     },
+    /// It would go, but is not to be destroyed before a time.
+    Immutable {
+        /// The time.
+        until: Timestamp,
+    },
     /// It would go, but has holds.
     Held,
     /// It would go, but a clone stands on it.
@@ -63,6 +68,9 @@ impl fmt::Display for Reason {
             Self::PolicyOff => f.write_str("kept: the dataset has no policy in force"),
             Self::Class { class, place, keep } => {
                 write!(f, "kept: number {place} of the newest {keep} {class}")
+            }
+            Self::Immutable { until } => {
+                write!(f, "kept: it is immutable until {until}")
             }
             Self::Held => f.write_str(
                 "kept: it is held ('zfs holds' shows by whom); it goes when it is released",
@@ -139,9 +147,16 @@ fn reason<'a>(
             kept = Some((keep - *place, reason));
         }
     }
+    let is_immutable = snapshot.immutable_until.is_some_and(|until| until > now);
+    // The hold of an immutability that is over does not count.
+    let over = snapshot.immutable_until.is_some() && !is_immutable;
+    let holds = snapshot.holds.saturating_sub(u64::from(over));
     match kept {
         Some((_, reason)) => reason,
-        None if snapshot.holds > 0 => Reason::Held,
+        None if is_immutable => Reason::Immutable {
+            until: snapshot.immutable_until.unwrap_or(now),
+        },
+        None if holds > 0 => Reason::Held,
         None if snapshot.has_clones => Reason::Cloned,
         None => Reason::Expired {
             classes: classes.clone(),
@@ -164,6 +179,7 @@ mod tests {
             creation: now() - SignedDuration::from_hours(hours_ago),
             create_txg: u64::try_from(1_000_000 - hours_ago).expect("above zero"),
             classes: (!classes.is_empty()).then(|| classes.split(',').map(str::to_owned).collect()),
+            immutable_until: None,
             holds: 0,
             has_clones: false,
         }

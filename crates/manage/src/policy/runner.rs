@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use engine::property::{Source, Value};
 use engine::{
-    DatasetFilter, DatasetInfo, DatasetKind, EngineError, PoolHandle, PropertyQuery, Refusal,
-    SnapshotRequest,
+    DatasetFilter, DatasetInfo, DatasetKind, EngineError, IMMUTABLE_PROPERTY, PoolHandle,
+    PropertyQuery, Refusal, SnapshotRequest, time_text,
 };
 use jiff::Timestamp;
 
@@ -22,6 +22,9 @@ use super::{
 
 /// Snapshots destroyed in one request: what one txg takes in a moment.
 const DESTROYED_AT_ONCE: usize = 200;
+
+/// How far the clock may be behind the highest time that was seen before that is told.
+const CLOCK_BEHIND_SECONDS: u64 = 300;
 
 /// How long what hooks froze waits for its snapshot.
 const FROZEN_MAX: Duration = Duration::from_secs(10);
@@ -76,6 +79,9 @@ impl PoolPolicies {
         let mut problems = BTreeMap::new();
         let todo = plan(&states(pool, &seen).await?, now);
         problems.extend(todo.problems);
+        if let Some(why) = clock_set_back(pool).await? {
+            problems.insert(pool.name().to_owned(), why);
+        }
         for group in todo.take {
             take(pool, hooks, group, &mut round, &mut problems).await?;
         }
@@ -206,6 +212,7 @@ async fn written_and_snapshots(
         "userrefs",
         "clones",
         "written",
+        IMMUTABLE_PROPERTY,
     ];
     let query = PropertyQuery::Named(names.map(str::to_owned).to_vec());
     let listed = pool.datasets(&filter, &query).await?;
@@ -228,12 +235,16 @@ async fn written_and_snapshots(
             Some(Value::Text(clones)) => !clones.is_empty(),
             _ => false,
         };
+        let immutable_until = user_property(&info, IMMUTABLE_PROPERTY)
+            .filter(|(_, source)| matches!(source, Source::Local | Source::Received))
+            .and_then(|(text, _)| text.parse().ok());
         let seconds = i64::try_from(number("creation").unwrap_or(0)).unwrap_or(i64::MAX);
         Some(SnapshotState {
             name,
             creation: Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX),
             create_txg: info.create_txg,
             classes,
+            immutable_until,
             holds: number("userrefs").unwrap_or(0),
             has_clones,
         })
@@ -264,6 +275,10 @@ async fn take(
         let failed = Vec::from_iter(failed).join(",");
         properties.push((FAILED_HOOKS_PROPERTY.to_owned(), failed));
     }
+    if group.immutable_hours > 0 {
+        let until = immutable_until(pool, group.immutable_hours).await?;
+        properties.push((IMMUTABLE_PROPERTY.to_owned(), until));
+    }
     round.hook_failures.extend(failures);
     let (unthawed, is_late) = {
         let mut taking = pin!(take_frozen(pool, group.names, properties, round, problems));
@@ -285,6 +300,30 @@ async fn take(
     }
     round.hook_failures.extend(unthawed);
     Ok(())
+}
+
+/// Returns the end of so many hours, counted from the clock, or from the highest time that was seen where the clock was set back: it must not
+/// make a new snapshot immutable for less.
+///
+/// # Errors
+/// The pool cannot be read.
+pub async fn immutable_until(pool: &PoolHandle, hours: u32) -> Result<String, EngineError> {
+    let (_, seen) = pool.counted_time().await?;
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    Ok(time_text(now.max(seen) + u64::from(hours) * 3600))
+}
+
+/// Says that the clock is behind the highest time that was seen, if it is.
+async fn clock_set_back(pool: &PoolHandle) -> Result<Option<String>, EngineError> {
+    let (counted, seen) = pool.counted_time().await?;
+    let is_behind = counted.saturating_add(CLOCK_BEHIND_SECONDS) < seen;
+    Ok(is_behind.then(|| {
+        format!(
+            "the clock was set back: before {} it was {} already; immutable snapshots stay for as much longer",
+            time_text(counted),
+            time_text(seen)
+        )
+    }))
 }
 
 async fn take_frozen(

@@ -13,6 +13,8 @@ pub struct SnapshotState {
     pub create_txg: u64,
     /// The classes a policy took it for; `None` if none did.
     pub classes: Option<Vec<String>>,
+    /// The time before which it is not destroyed, if it ever had one.
+    pub immutable_until: Option<Timestamp>,
     /// Holds on it.
     pub holds: u64,
     /// Whether clones stand on it.

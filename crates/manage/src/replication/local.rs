@@ -439,7 +439,13 @@ impl Endpoint for LocalEndpoint {
     fn destroy_snapshots(&self, names: Vec<String>) -> Reached<'_, ()> {
         async move {
             let is_harmless = |error: &EngineError| {
-                is_gone(error) || matches!(error, EngineError::Busy(_) | EngineError::HasClones(_))
+                is_gone(error)
+                    || matches!(
+                        error,
+                        EngineError::Busy(_)
+                            | EngineError::HasClones(_)
+                            | EngineError::Immutable(_)
+                    )
             };
             let request =
                 |part: Vec<String>| async move { self.pool.destroy_snapshots(&part, false).await };

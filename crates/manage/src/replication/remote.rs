@@ -464,7 +464,7 @@ impl Endpoint for RemoteEndpoint {
             .iter()
             .map(|name| format!("zfs destroy {}", quoted(name)))
             .collect();
-        let harmless = [GONE, &["busy", "dependent clones"]].concat();
+        let harmless = [GONE, &["busy", "dependent clones", "is immutable until"]].concat();
         async move { self.each(lines, &harmless).await }.boxed()
     }
 

@@ -37,6 +37,8 @@ pub(super) fn expired(
             creation,
             create_txg: point.create_txg,
             classes: Some(classes),
+            // A hold stands beside it, which the target counts.
+            immutable_until: None,
             holds: point.holds,
             has_clones: false,
         });

@@ -53,6 +53,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     access::USER,
     access::JOB,
     snapshot::POLICY,
+    snapshot::IMMUTABLE,
     snapshot::SNAPSHOTS,
     replication::REPLICATION,
     config::CONFIG,

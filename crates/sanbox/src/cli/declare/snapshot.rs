@@ -1,7 +1,7 @@
 //! The declarations of the commands on policies of snapshots.
 
 use super::super::command::Command;
-use super::super::flag::{long, short};
+use super::super::flag::{both, long, short};
 
 pub(super) const POLICY: Command = Command {
     name: "policy",
@@ -22,6 +22,7 @@ pub(super) const POLICY: Command = Command {
         "at=HH:MM and weekday=sun say when days and weeks begin, zone=Europe/Berlin whose clock that is. naming=auto, sanoid, zrepl or \
          seed is how snapshots are named. unchanged=skip takes none while nothing was written. take=no only destroys old ones, where \
          snapshots arrive by replication.",
+        "immutable=30d: nobody destroys a new snapshot for so long (12h, 30d, 4w), whatever the policy becomes; see 'sanbox immutable'.",
         "hook=db runs, before and after each snapshot, the programs that sanbox.toml names under [policies.hook.db]; hook=db,vm those of \
          both. Where one fails, the snapshot is taken all the same and its property org.sanbox:hooks-failed says so.",
         "set: sanbox policy set tank/vm 'hourly=24 daily=7 at=02:00 zone=Europe/Berlin'",
@@ -38,10 +39,55 @@ pub(super) const SNAPSHOTS: Command = Command {
     name: "snapshots",
     summary: "say why snapshots are kept or will be destroyed",
     operands: "why DATASET[@SNAPSHOT]",
-    flags: &[short('H', "no headings, tabs between columns")],
+    flags: &[
+        short('H', "no headings, tabs between columns"),
+        both(
+            'j',
+            "json",
+            None,
+            "print JSON; times are seconds since 1970",
+        ),
+    ],
     text: &[
-        "For one snapshot, or for all of a dataset: which class of the policy keeps it and at which place it stands in the class, or \
-         what else keeps it.",
+        "For one snapshot, or for all of a dataset: which class of the policy keeps it, at which place it stands in the class and until when \
+         at the earliest, or what else keeps it. Behind that, until when it is immutable, its holds, its clones, and its bookmarks, from \
+         which increments go on when it is gone.",
+    ],
+    examples: &[
+        ("sanbox snapshots why tank/home", "what keeps each snapshot"),
+        (
+            "sanbox snapshots why -j tank/home@monday",
+            "of one, for programs",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const IMMUTABLE: Command = Command {
+    name: "immutable",
+    summary: "keep everybody from destroying snapshots before a date",
+    operands: "SNAPSHOT...",
+    flags: &[
+        long("for", Some("TIME"), "from now on: 12h, 30d or 4w"),
+        long(
+            "until",
+            Some("DATE"),
+            "YYYY-MM-DD or YYYY-MM-DDTHH:MM, within ten years",
+        ),
+    ],
+    text: &[
+        "Until then neither its owner nor root destroys the snapshot, with any command, rolls its dataset back over it, or destroys its dataset \
+         or pool. The date can be prolonged, never shortened or taken away. A hold beside it keeps OpenZFS's commands from it, too, and \
+         streams with properties bring it to copies. A policy with immutable=30d gives it to each new snapshot.",
+        "A clock that is set back makes snapshots stay longer; one that is set forward while the pool is imported changes nothing. What is done to \
+         the disks without this program is beyond it.",
+    ],
+    examples: &[
+        ("sanbox immutable --for 30d tank/home@monday", "for 30 days"),
+        (
+            "sanbox immutable --until 2034-12-31 tank/books@year-end",
+            "until a date",
+        ),
     ],
     ..Command::NEW
 };

@@ -71,6 +71,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "job" => job::run(session, &args).await,
         "alert" => alert::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
+        "immutable" => policy::immutable(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
         "replication" => replication::run(session, &args).await,
         "config" => config::run(session, &args).await,

@@ -1,12 +1,14 @@
-//! `sanbox policy` and `sanbox snapshots`: which snapshots are taken and kept, set, shown, foreseen and explained.
+//! `sanbox policy` and `sanbox snapshots`: which snapshots are taken and kept, set, shown, foreseen and explained; `sanbox immutable`.
 
 use std::io::IsTerminal as _;
 
-use engine::PoolHandle;
+use engine::{EngineError, IMMUTABLE_PROPERTY, PoolHandle, time_text};
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use manage::policy::{
-    self, DatasetState, NextSnapshot, PROPERTY, Policy, PolicyOverview, PolicySource,
+    self, DatasetState, NextSnapshot, PROPERTY, Policy, PolicyOverview, PolicySource, SnapshotWhy,
+    WhyError,
 };
+use serde_json::json;
 
 use super::Arguments;
 use crate::cli::format::{Column, table};
@@ -37,23 +39,100 @@ pub(super) async fn snapshots(session: &Session, args: &Arguments) -> Outcome {
         Some((dataset, snapshot)) => (dataset, Some(snapshot)),
         None => (name, None),
     };
-    let state = state(session, dataset).await?;
-    let policy = in_force(session, &state)?;
-    let decisions = policy::decide(&policy, &state.snapshots, Timestamp::now());
-    let mut rows = Vec::new();
-    for decision in decisions {
-        if wanted.is_none_or(|wanted| wanted == decision.snapshot) {
-            rows.push(vec![
-                format!("{dataset}@{}", decision.snapshot),
-                decision.reason.to_string(),
-            ]);
-        }
-    }
-    if rows.is_empty() && wanted.is_some() {
+    let pool = open(session, dataset).await?;
+    let found = policy::why(&pool, dataset, wanted, Timestamp::now()).await;
+    let found = found.map_err(|error| match error {
+        WhyError::Engine(error) => session.fail(format!(
+            "cannot open '{dataset}': {}",
+            dataset_clause(&error)
+        )),
+        WhyError::Policy(_) => session.fail(error.to_string()),
+    })?;
+    if found.is_empty() && wanted.is_some() {
         return Err(session.fail(format!("cannot open '{name}': dataset does not exist")));
     }
+    if args.has('j') {
+        session.out.line(json(dataset, &found));
+        return Ok(());
+    }
+    let row = |why: &SnapshotWhy| vec![format!("{dataset}@{}", why.decision.snapshot), why.text()];
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     print(session, args, &["SNAPSHOT", "WHY"], &rows);
     Ok(())
+}
+
+/// What keeps snapshots, as JSON: times are seconds since 1970.
+fn json(dataset: &str, found: &[SnapshotWhy]) -> String {
+    let view = |why: &SnapshotWhy| {
+        json!({
+            "snapshot": format!("{dataset}@{}", why.decision.snapshot),
+            "kept": why.decision.is_kept(),
+            "why": why.decision.reason.to_string(),
+            "leaves": why.leaves.map(Timestamp::as_second),
+            "immutable_until": why.immutable_until.map(Timestamp::as_second),
+            "holds": why.holds,
+            "clones": why.clones,
+            "bookmarks": why.bookmarks,
+        })
+    };
+    let snapshots: Vec<serde_json::Value> = found.iter().map(view).collect();
+    json!({ "snapshots": snapshots }).to_string()
+}
+
+/// `sanbox immutable`: snapshots that are not destroyed before a time.
+pub(super) async fn immutable(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
+        return Err(session.usage_only());
+    }
+    if let Some(name) = args.operands.iter().find(|name| !name.contains('@')) {
+        return Err(session.fail(format!(
+            "cannot make '{name}' immutable: only snapshots are"
+        )));
+    }
+    for name in &args.operands {
+        let pool = open(session, name).await?;
+        let failed = |error: &EngineError| {
+            session.fail(format!(
+                "cannot make '{name}' immutable: {}",
+                dataset_clause(error)
+            ))
+        };
+        let until = match (args.long("until"), args.long("for")) {
+            (Some(date), None) => moment(session, date)?,
+            (None, Some(time)) => {
+                let hours = policy::hours(time).ok_or_else(|| {
+                    session.misuse(format!("--for {time}: not 12h, 30d or 4w, at most 3650d"))
+                })?;
+                let until = policy::immutable_until(&pool, hours).await;
+                until.map_err(|error| failed(&error))?
+            }
+            _ => return Err(session.misuse("one of --for and --until is needed")),
+        };
+        let settings = [(IMMUTABLE_PROPERTY.to_owned(), until.clone())];
+        let done = pool.set_dataset_properties(name, &settings).await;
+        done.map_err(|error| failed(&error))?;
+        session
+            .out
+            .line(format!("{name}: nobody destroys it before {until}"));
+        session.record(&pool).await;
+    }
+    Ok(())
+}
+
+/// Reads a date to come, in the machine's zone, as the property has it. More than ten years ahead is taken for a slip.
+fn moment(session: &Session, date: &str) -> Result<String, Exit> {
+    let parsed = date.parse::<jiff::civil::DateTime>().ok();
+    let zoned = parsed.and_then(|local| local.to_zoned(jiff::tz::TimeZone::system()).ok());
+    let now = Zoned::now();
+    let last = now.saturating_add(10.years());
+    let then = zoned.filter(|then| *then > now && *then <= last);
+    let then = then.ok_or_else(|| {
+        session.misuse(format!(
+            "--until {date}: not a date to come within ten years, YYYY-MM-DD or YYYY-MM-DDTHH:MM"
+        ))
+    })?;
+    let seconds = u64::try_from(then.timestamp().as_second()).unwrap_or(0);
+    Ok(time_text(seconds))
 }
 
 async fn set(session: &Session, dataset: &str, line: &str) -> Outcome {

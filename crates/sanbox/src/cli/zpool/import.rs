@@ -769,6 +769,10 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
     }
     match subject(session, name).await? {
         Subject::Open(pool) => {
+            // Before anything of it is unmounted.
+            pool.check_nothing_immutable()
+                .await
+                .map_err(|error| session.fail(format!("cannot destroy '{name}': {error}")))?;
             let ending = Ending::Destroy {
                 command: Some((session.line.clone(), session.caller.uid)),
             };
