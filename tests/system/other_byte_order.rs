@@ -248,7 +248,8 @@ fn layouts(place: &Place, golden: &Golden, dataset: &str) -> Layouts {
     lines.collect()
 }
 
-/// What a snapshot's files are, their attributes and the contents of all but the largest. Attributes that the disk of the test has no room for are left out.
+/// What a snapshot's files are, their attributes and the contents of all but the largest. Attributes that the disk
+/// of the test has no room for are left out.
 fn contents(place: &Place, dataset: &str) -> String {
     place.run(&format!(
         "rm -rf out && sanbox get -r {dataset}:/ out >/dev/null 2>&1; cd out && find . -printf '%p %y %m %s %l %T@\\n' | sort && \

@@ -338,7 +338,8 @@ fn heads_are_sent() {
     let place = Place::new();
     let made = place.run(&format!(
         "truncate -s 256M disk && zpool create -O mountpoint=none -O compression=off tank $PWD/disk && zfs create tank/a && \
-         zfs receive tank/v < {volume} && zfs destroy tank/v@a && mkdir files && seq 1 40000 > files/x && ln -s x files/l && sanbox put -r files tank/a:/ && \
+         zfs receive tank/v < {volume} && zfs destroy tank/v@a && mkdir files && seq 1 40000 > files/x && ln -s x files/l && \
+         sanbox put -r files tank/a:/ && \
          zfs snapshot tank/a@1 && seq 5 60000 > files/x && echo new > files/y && sanbox put -r files tank/a:/",
     ));
     assert_eq!(made, "");

@@ -1,4 +1,5 @@
-//! Sending a snapshot, or a head that does not change: its records in the order of object and offset, with what changed since an earlier snapshot only.
+//! Sending a snapshot, or a head that does not change: its records in the order of object and offset, with what changed
+//! since an earlier snapshot only.
 //!
 //! ```text
 //!   blocks of the snapshot, by birth -> planned records, reads under way -> records -> chunks
