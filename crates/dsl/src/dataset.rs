@@ -27,7 +27,7 @@ impl DslPool {
     /// Opens a dataset's objects and returns a handle.
     ///
     /// # Errors
-    /// `Busy` while someone owns it.
+    /// `Busy` while it is owned.
     pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
         if state.is_owned() {

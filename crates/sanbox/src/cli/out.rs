@@ -60,7 +60,7 @@ impl Out {
         let mut pending = self.pending();
         match pending.last_mut() {
             Some((last, buffer)) if *last == stream && stream != Stream::Title => {
-                buffer.extend_from_slice(&bytes)
+                buffer.extend_from_slice(&bytes);
             }
             _ => pending.push((stream, bytes.into_owned())),
         }
