@@ -472,6 +472,7 @@ mod tests {
             scan: None,
             checkpoint: None,
             removal: None,
+            expansion: None,
             freeing_stopped: None,
             root: VdevStatus::default(),
             caches: Vec::new(),
