@@ -157,6 +157,29 @@ fn empty_mount_directories_go_with_an_export() {
     place.stop();
 }
 
+/// With `-p` the datasets above are made, and mounted: what is written there is theirs.
+// OpenZFS: lib/libzfs/libzfs_dataset.c, create_parents
+#[test]
+fn parents_that_are_made_are_mounted() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0", "--mount"]);
+    let shown = place.run(
+        "truncate -s 256M a; mkdir root; zpool create -R $PWD/root tank $PWD/a; zfs create -p tank/one/two/three; zfs unmount tank/one/two/three; \
+         zfs create -p tank/one/two/three/four; zfs create -psV 8M tank/volumes/v; zfs snapshot tank/one/two@s; zfs clone -p tank/one/two@s tank/x/y; \
+         zfs create tank/z; zfs rename -p tank/z tank/deep/er/z; zfs mount | cut -d ' ' -f 1 | sort",
+    );
+    let expect = "deep deep/er deep/er/z one one/two one/two/three/four volumes x x/y";
+    let expect: Vec<String> = expect
+        .split(' ')
+        .map(|name| format!("tank/{name}"))
+        .collect();
+    assert_eq!(shown, format!("tank\n{}\n", expect.join("\n")));
+    place.stop();
+}
+
 /// `overlay=off` wants an empty directory, unless `-O` is given.
 // OpenZFS: lib/libzfs/libzfs_mount.c, zfs_mount_at
 #[test]

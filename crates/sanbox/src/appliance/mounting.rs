@@ -84,6 +84,13 @@ impl Appliance {
         }
     }
 
+    /// As [`Self::mount_created`], for each of these, in their order.
+    pub(crate) async fn mount_all_created(&self, pool: &PoolHandle, names: &[String]) {
+        for name in names {
+            self.mount_created(pool, name).await;
+        }
+    }
+
     async fn mount_if_wanted(&self, pool: &PoolHandle, info: &DatasetInfo) {
         let text = |name: &str| match info.property(name).map(|property| &property.value) {
             Some(Value::Text(text)) => text.clone(),
@@ -103,6 +110,19 @@ impl Appliance {
             tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }
+}
+
+/// Returns the names above that of a dataset which no dataset has, the highest first: what a command makes that is `asked` to make
+/// parents; none for one that is not.
+pub(crate) async fn missing_parents(pool: &PoolHandle, name: &str, asked: bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (end, _) in name.match_indices('/').filter(|_| asked) {
+        let parent = name.get(..end).unwrap_or(name);
+        if pool.dataset(parent, &PropertyQuery::None).await.is_err() {
+            missing.push(parent.to_owned());
+        }
+    }
+    missing
 }
 
 /// The properties that say where and whether a file system is mounted.

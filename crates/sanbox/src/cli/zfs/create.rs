@@ -5,6 +5,7 @@ use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
 use super::keys::{self, KeyInput};
 use super::{bad_name, open};
+use crate::appliance::missing_parents;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, pool_part, setting};
 use crate::follow::{self, Affected, Change};
@@ -249,7 +250,9 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         }
         None => None,
     };
-    let (dry_run, unmounted) = (asked.dry_run, asked.unmounted);
+    let (dry_run, is_mounted) = (asked.dry_run, !asked.unmounted && !volume);
+    let mut new = missing_parents(&pool, name, asked.parents).await;
+    new.extend(is_mounted.then(|| name.clone()));
     let request = CreateDataset {
         name: name.clone(),
         volume,
@@ -268,9 +271,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     if !dry_run {
         session.record(&pool).await;
         session.appliance.datasets_changed().await;
-        if !unmounted && !volume {
-            session.appliance.mount_created(&pool, name).await;
-        }
+        session.appliance.mount_all_created(&pool, &new).await;
         session.out.hint(NOTHING_SERVED);
     }
     Ok(())
@@ -353,9 +354,11 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     let affected = Affected::unmount(&session.appliance, &pool, from, change, force)
         .await
         .map_err(|why| session.fail(why))?;
+    let new = missing_parents(&pool, to, parents).await;
     let renamed = pool.rename_dataset(from, to, parents).await;
     let now = if renamed.is_ok() { to } else { from };
     follow::renamed(&session.appliance, &pool, now).await;
+    session.appliance.mount_all_created(&pool, &new).await;
     let mounted = affected.mount_again(&session.appliance, &pool, now).await;
     match renamed {
         Ok(()) => {

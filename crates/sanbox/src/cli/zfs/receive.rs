@@ -211,9 +211,8 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
         session.record(&pool).await;
     }
     if !options.request.unmounted {
-        for dataset in &received.new {
-            session.appliance.mount_created(&pool, dataset).await;
-        }
+        let new = &received.new;
+        session.appliance.mount_all_created(&pool, new).await;
     }
     for dataset in &received.replaced {
         unmount_redacted(session, &pool, dataset).await;

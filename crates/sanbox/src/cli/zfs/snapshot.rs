@@ -8,6 +8,7 @@ use engine::{
 
 use super::destroy::{Dependent, dependents, destroy_batches};
 use super::{bad_name, open};
+use crate::appliance::missing_parents;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::date;
 use crate::cli::{Exit, Outcome, Session, pool_part, setting};
@@ -477,6 +478,7 @@ pub(super) async fn clone(session: &Session, arguments: &[String]) -> Outcome {
     if parents && pool.dataset(target, &PropertyQuery::None).await.is_ok() {
         return Ok(());
     }
+    let new = missing_parents(&pool, target, parents).await;
     match pool
         .clone_snapshot(source, target, &properties, parents)
         .await
@@ -484,6 +486,7 @@ pub(super) async fn clone(session: &Session, arguments: &[String]) -> Outcome {
         Ok(()) => {
             session.record(&pool).await;
             session.appliance.datasets_changed().await;
+            session.appliance.mount_all_created(&pool, &new).await;
             session.appliance.mount_created(&pool, target).await;
             Ok(())
         }
