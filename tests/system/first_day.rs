@@ -168,8 +168,8 @@ fn parents_that_are_made_are_mounted() {
     place.serve(&["--nfs-port", "0", "--mount"]);
     let shown = place.run(
         "truncate -s 256M a; mkdir root; zpool create -R $PWD/root tank $PWD/a; zfs create -p tank/one/two/three; zfs unmount tank/one/two/three; \
-         zfs create -p tank/one/two/three/four; zfs create -psV 8M tank/volumes/v; zfs snapshot tank/one/two@s; zfs clone -p tank/one/two@s tank/x/y; \
-         zfs create tank/z; zfs rename -p tank/z tank/deep/er/z; zfs mount | cut -d ' ' -f 1 | sort",
+         zfs create -p tank/one/two/three/four; zfs create -psV 8M tank/volumes/v; zfs snapshot tank/one/two@s; \
+         zfs clone -p tank/one/two@s tank/x/y; zfs create tank/z; zfs rename -p tank/z tank/deep/er/z; zfs mount | cut -d ' ' -f 1 | sort",
     );
     let expect = "deep deep/er deep/er/z one one/two one/two/three/four volumes x x/y";
     let expect: Vec<String> = expect
