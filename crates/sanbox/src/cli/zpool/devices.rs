@@ -279,10 +279,13 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
         true => None,
         false => raidz_of(&pool, guid).await,
     };
-    if raidz.as_ref().is_some_and(|(_, top)| *top != guid) {
-        return Err(session.fail(format!(
-            "{subject}: can only attach to mirrors and top-level disks"
-        )));
+    let why = match &raidz {
+        Some((_, top)) if *top != guid => "can only attach to mirrors and top-level disks",
+        Some(_) if sequential => "only mirror and dRAID vdevs support sequential reconstruction",
+        _ => "",
+    };
+    if !why.is_empty() {
+        return Err(session.fail(format!("{subject}: {why}")));
     }
     let path = if is_spare_name(new) && new != old {
         if !replace {
