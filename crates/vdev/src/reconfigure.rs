@@ -12,7 +12,7 @@ use runtime::DiskKind;
 
 use crate::create::fresh_guid;
 use crate::leaf::{Leaf, check_sectors, check_size, open_disk};
-use crate::tree::least_asize_of;
+use crate::tree::{Top, least_asize_of};
 use crate::{AllocationBias, Health, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
 
 /// How a new leaf joins.
@@ -131,6 +131,55 @@ impl Tree {
         changed
     }
 
+    /// Looks at a device that is to join a vdev. Returns what is to be known of it, without a guid, and the least bytes of its data area.
+    ///
+    /// # Errors
+    /// It cannot be opened, is too small, or needs larger sectors.
+    pub(crate) async fn measure_joining(
+        &self,
+        top: &Top,
+        path: &Path,
+    ) -> Result<(VdevConfig, u64), VdevError> {
+        let disk = open_disk(&self.0.handle, path, self.0.mode).await?;
+        let least = least_asize_of(&top.layout, top.asize.get());
+        check_size(&disk, least)?;
+        check_sectors(&disk, top.ashift)?;
+        let kind = match disk.info().kind {
+            DiskKind::File => VdevKind::File,
+            DiskKind::Block => VdevKind::Disk,
+        };
+        let mut config = VdevConfig::new(kind, 0, Guid(0));
+        config.path = Some(path.to_string_lossy().into_owned());
+        if config.kind == VdevKind::Disk {
+            config.extra.insert("whole_disk", 0_u64);
+        }
+        Ok((config, least))
+    }
+
+    /// Opens a device that joins a vdev, with a data area of `least` bytes or more.
+    ///
+    /// # Errors
+    /// [`VdevError::Join`] when it is not usable.
+    pub(crate) async fn open_joining(
+        &self,
+        top: &Top,
+        config: &VdevConfig,
+        least: u64,
+    ) -> Result<Rc<Leaf>, VdevError> {
+        let (queue, events) = (&self.0.tuning.queue, self.0.events.clone());
+        let leaf = Rc::new(Leaf::new(&self.0.handle, config, top.id, queue, events));
+        let pool = self.0.config.borrow().guid;
+        let mode = self.0.mode;
+        leaf.open(config, mode, pool, top.ashift, least, true).await;
+        if leaf.is_usable() {
+            Ok(leaf)
+        } else {
+            Err(VdevError::Join {
+                what: "the device could not be opened",
+            })
+        }
+    }
+
     /// Opens the device at `path` and joins it to the leaf `target`. It takes every write from now on and is read last.
     /// A spare keeps the guid by which it is known. Returns the guid. Nothing is written: the caller prepares its labels and says what it lacks.
     ///
@@ -151,36 +200,9 @@ impl Tree {
             .top(old.top)
             .ok_or(VdevError::NoSuchLeaf { guid: target })?;
         self.check_join(target, how)?;
-        let disk = open_disk(&self.0.handle, path, self.0.mode).await?;
-        let least = least_asize_of(&top.layout, top.asize.get());
-        check_size(&disk, least)?;
-        check_sectors(&disk, top.ashift)?;
-        let kind = match disk.info().kind {
-            DiskKind::File => VdevKind::File,
-            DiskKind::Block => VdevKind::Disk,
-        };
-        drop(disk);
-        let guid = known.unwrap_or_else(|| fresh_guid(&self.0.handle));
-        let mut config = VdevConfig::new(kind, 0, guid);
-        config.path = Some(path.to_string_lossy().into_owned());
-        if config.kind == VdevKind::Disk {
-            config.extra.insert("whole_disk", 0_u64);
-        }
-        let leaf = Rc::new(Leaf::new(
-            &self.0.handle,
-            &config,
-            old.top,
-            &self.0.tuning.queue,
-            self.0.events.clone(),
-        ));
-        let pool = self.0.config.borrow().guid;
-        leaf.open(&config, self.0.mode, pool, top.ashift, least, true)
-            .await;
-        if !leaf.is_usable() {
-            return Err(VdevError::Join {
-                what: "the device could not be opened",
-            });
-        }
+        let (mut config, least) = self.measure_joining(&top, path).await?;
+        config.guid = known.unwrap_or_else(|| fresh_guid(&self.0.handle));
+        let leaf = self.open_joining(&top, &config, least).await?;
         // The shape may have changed while the device was opened.
         if let Err(error) = self.check_join(target, how) {
             leaf.close();

@@ -747,7 +747,7 @@ impl Top {
 
     /// Returns true if another child is being added to it.
     pub(crate) fn is_expanding(&self) -> bool {
-        matches!(&self.layout, Layout::Raidz(raidz) if raidz.expanding)
+        self.expanding().is_some()
     }
 
     /// Returns what it becomes with the shape of `config`, and one more leaf behind the others if there is one. What is not

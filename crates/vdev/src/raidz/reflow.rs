@@ -20,18 +20,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ondisk::{Guid, RaidzReflow, ReflowState, Txg};
+use runtime::IoBuf;
 use runtime::sync::RwLockWriteGuard;
-use runtime::{DiskKind, IoBuf};
 
 use super::map::{Column, Map};
 use super::read::Index;
 use super::shape::Raidz;
 use crate::create::fresh_guid;
-use crate::leaf::{Leaf, check_sectors, check_size, open_disk};
-use crate::tree::{Top, least_asize_of, out_of_range};
+use crate::leaf::Leaf;
+use crate::tree::{Top, out_of_range};
 use crate::{
     BOOT_AREA_START, IoClass, LEAF_DATA_START, Layout, Location, OpenMode, Tree, VdevConfig,
-    VdevError, VdevKind,
+    VdevError,
 };
 
 /// Most bytes moved while users of the vdev wait.
@@ -102,7 +102,7 @@ pub(super) fn shadows(raidz: &Raidz, ahead: RaidzReflow, ashift: u8, map: &Map) 
 
 impl Top {
     /// The shape, if the vdev is being expanded.
-    fn expanding(&self) -> Option<&Raidz> {
+    pub(crate) fn expanding(&self) -> Option<&Raidz> {
         match &self.layout {
             Layout::Raidz(raidz) if raidz.expanding => Some(raidz),
             _ => None,
@@ -202,24 +202,12 @@ impl Tree {
         }
         let gone = VdevError::Unavailable { vdev };
         let top = self.top(vdev).ok_or(gone.clone())?;
-        let disk = open_disk(&self.0.handle, path, self.0.mode).await?;
-        let least = least_asize_of(&top.layout, top.asize.get());
-        check_size(&disk, least)?;
-        check_sectors(&disk, top.ashift)?;
-        let kind = match disk.info().kind {
-            DiskKind::File => VdevKind::File,
-            DiskKind::Block => VdevKind::Disk,
-        };
-        drop(disk);
+        let (mut child, least) = self.measure_joining(&top, path).await?;
         let place = match &top.layout {
             Layout::Raidz(raidz) if !raidz.expanding => u64::from(raidz.width),
             _ => return Err(gone),
         };
-        let mut child = VdevConfig::new(kind, place, fresh_guid(&self.0.handle));
-        child.path = Some(path.to_string_lossy().into_owned());
-        if child.kind == VdevKind::Disk {
-            child.extra.insert("whole_disk", 0_u64);
-        }
+        (child.id, child.guid) = (place, fresh_guid(&self.0.handle));
         // Each sector of the first rows must be out of the way of itself.
         // OpenZFS: module/zfs/vdev_raidz.c, vdev_raidz_attach_check
         let scratch = top.scratch_bytes(place + 1);
@@ -228,17 +216,7 @@ impl Tree {
                 what: "the vdev is too wide for its sectors",
             });
         }
-        let queue = &self.0.tuning.queue;
-        let events = self.0.events.clone();
-        let leaf = Rc::new(Leaf::new(&self.0.handle, &child, vdev, queue, events));
-        let pool = self.0.config.borrow().guid;
-        let mode = self.0.mode;
-        leaf.open(&child, mode, pool, top.ashift, least, true).await;
-        if !leaf.is_usable() {
-            return Err(VdevError::Join {
-                what: "the device could not be opened",
-            });
-        }
+        let leaf = self.open_joining(&top, &child, least).await?;
         let guid = leaf.guid;
         let add = |wider: &mut VdevConfig| {
             wider.set_expanding(true);
