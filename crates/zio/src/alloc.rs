@@ -398,18 +398,6 @@ impl Allocator {
         }
     }
 
-    /// As [`Allocator::allocated_in`], with what was freed and may not be used yet: the newest state on stable storage may refer
-    /// to it.
-    pub(crate) fn occupied_in(
-        &mut self,
-        (vdev, metaslab): (u32, u32),
-        within: &Range<u64>,
-    ) -> Option<Vec<Range<u64>>> {
-        let space = self.vdevs.get_mut(&vdev)?;
-        space.return_runs_of(metaslab);
-        space.metaslabs.get(metaslab as usize)?.occupied_in(within)
-    }
-
     /// Forgets a vdev that holds nothing any more.
     pub(crate) fn remove_vdev(&mut self, vdev: u32) {
         self.set_allocating(vdev, false);
@@ -704,22 +692,15 @@ impl Allocator {
             .get_mut(metaslab as usize)
     }
 
-    /// Returns a metaslab's free ranges as its space map states them with all taken changes; `None` if not loaded.
-    pub(crate) fn map_free(&mut self, vdev: u32, metaslab: u32) -> Option<Vec<Range<u64>>> {
-        let space = self.vdevs.get_mut(&vdev)?;
-        space.return_runs_of(metaslab);
-        space.metaslabs.get(metaslab as usize)?.map_free()
-    }
-
-    /// Returns what is allocated within a range of a metaslab; `None` if it is not loaded.
-    pub(crate) fn allocated_in(
+    /// Asks a metaslab that has got back what was taken out of it in advance; `None` if there is none, or if it says so.
+    pub(crate) fn ask_metaslab<T>(
         &mut self,
         (vdev, metaslab): (u32, u32),
-        within: &Range<u64>,
-    ) -> Option<Vec<Range<u64>>> {
+        ask: impl FnOnce(&Metaslab) -> Option<T>,
+    ) -> Option<T> {
         let space = self.vdevs.get_mut(&vdev)?;
         space.return_runs_of(metaslab);
-        space.metaslabs.get(metaslab as usize)?.allocated_in(within)
+        ask(space.metaslabs.get(metaslab as usize)?)
     }
 
     /// Holds free ranges of a metaslab, from `from` on and at most `most` bytes, but no more than an eighth of what is free

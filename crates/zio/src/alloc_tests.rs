@@ -161,7 +161,10 @@ impl World {
     fn check_condense(&mut self) {
         for vdev in self.units.keys().copied().collect::<Vec<_>>() {
             for metaslab in 0..METASLABS as u32 {
-                if let Some(free) = self.allocator.map_free(vdev, metaslab) {
+                if let Some(free) = self
+                    .allocator
+                    .ask_metaslab((vdev, metaslab), Metaslab::map_free)
+                {
                     assert_eq!(free, self.free_list(vdev, metaslab));
                 }
             }

@@ -17,6 +17,7 @@ use range_tree::Mismatch;
 use vdev::AllocationBias;
 
 use crate::alloc::{AllocCursor, Request};
+use crate::metaslab::Metaslab;
 use crate::removal_frees::VdevRanges;
 use crate::{BlockStore, ZioError};
 
@@ -62,14 +63,8 @@ impl BlockStore {
         metaslab: u32,
         within: &Range<u64>,
     ) -> Result<Vec<Range<u64>>, ZioError> {
-        loop {
-            let key = (vdev, metaslab);
-            let found = self.with_allocator(|allocator| allocator.allocated_in(key, within))?;
-            match found {
-                Some(ranges) => return Ok(ranges),
-                None => self.load_metaslab(vdev, metaslab).await?,
-            }
-        }
+        let ask = |metaslab: &Metaslab| metaslab.allocated_in(within);
+        self.ranges_of(vdev, metaslab, ask).await
     }
 
     /// As [`BlockStore::allocated_in`], with what was freed and may not be used yet: the newest state on stable storage may
@@ -83,14 +78,8 @@ impl BlockStore {
         metaslab: u32,
         within: &Range<u64>,
     ) -> Result<Vec<Range<u64>>, ZioError> {
-        loop {
-            let key = (vdev, metaslab);
-            let found = self.with_allocator(|allocator| allocator.occupied_in(key, within))?;
-            match found {
-                Some(ranges) => return Ok(ranges),
-                None => self.load_metaslab(vdev, metaslab).await?,
-            }
-        }
+        let ask = |metaslab: &Metaslab| metaslab.occupied_in(within);
+        self.ranges_of(vdev, metaslab, ask).await
     }
 
     /// Frees in `txg` a range that no block pointer names: of a place found with [`BlockStore::allocate_for_removal`], or all that a

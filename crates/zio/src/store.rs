@@ -16,6 +16,7 @@ use crate::checks;
 use crate::dedup_turns::Turns;
 use crate::embedded::Embedded;
 use crate::error::corrupt;
+use crate::metaslab::Metaslab;
 use crate::pending_references::PendingReferences;
 use crate::pending_writes::{PendingWrites, throttle};
 use crate::types::{
@@ -475,10 +476,21 @@ impl BlockStore {
     /// # Errors
     /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
     pub async fn free_ranges(&self, vdev: u32, metaslab: u32) -> Result<Vec<Range<u64>>, ZioError> {
+        self.ranges_of(vdev, metaslab, Metaslab::map_free).await
+    }
+
+    /// Returns what a metaslab says once it is loaded; `ask` is to return `None` before.
+    pub(crate) async fn ranges_of(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+        ask: impl Fn(&Metaslab) -> Option<Vec<Range<u64>>>,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
         loop {
-            let found = self.with_allocator(|allocator| allocator.map_free(vdev, metaslab))?;
+            let key = (vdev, metaslab);
+            let found = self.with_allocator(|allocator| allocator.ask_metaslab(key, &ask))?;
             match found {
-                Some(free) => return Ok(free),
+                Some(ranges) => return Ok(ranges),
                 None => self.load_metaslab(vdev, metaslab).await?,
             }
         }
