@@ -744,6 +744,22 @@ impl DslPool {
         }
     }
 
+    /// Opens the objects of a dataset as they are on stable storage, apart from those that are written to; without `keys` encrypted ones
+    /// as they are stored.
+    pub(crate) async fn open_stored(
+        &self,
+        dataset: ObjectId,
+        bp: BlockPointer,
+        keys: Option<&BlockKeys>,
+    ) -> Result<Objset> {
+        let options = ObjsetOptions {
+            read_only: true,
+            ..ObjsetOptions::dataset(dataset.0)
+        };
+        let services = self.services_with(keys);
+        Ok(Objset::open(&services, bp, options).await?)
+    }
+
     /// Space numbers of a loaded head.
     pub(crate) fn head_space(&self, dir: &Rc<DslDir>, phys: &DslDatasetPhys) -> SpaceInfo {
         let d = dir.phys();

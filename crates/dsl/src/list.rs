@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use dmu::Objset;
 use dmu::zap::{self, ZapValue};
-use dmu::{Objset, ObjsetOptions};
 use ondisk::bookmark::BookmarkPhys;
 use ondisk::dsl::{DslDatasetPhys, dataset_flags, zapified_keys};
 use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
@@ -560,18 +560,13 @@ impl DslPool {
             Some(objset) => Ok(objset),
             None => {
                 let phys = self.dataset_phys(object).await?;
-                let options = ObjsetOptions {
-                    read_only: true,
-                    ..ObjsetOptions::dataset(object.0)
-                };
                 let keys = if phys.bp.uses_crypt() {
                     let dir = self.dir(ObjectId(phys.dir_obj)).await?;
                     self.keys_if_loaded(&dir).await?
                 } else {
                     None
                 };
-                let services = self.services_with(keys.as_ref());
-                Ok(Objset::open(&services, phys.bp, options).await?)
+                self.open_stored(object, phys.bp, keys.as_ref()).await
             }
         }
     }

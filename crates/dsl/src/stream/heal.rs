@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use dmu::{Objset, ObjsetOptions};
+use dmu::Objset;
 use ondisk::stream::{Begin, StreamRecord, Write, stream_feature};
 use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId};
 use runtime::IoBuf;
@@ -75,12 +75,8 @@ impl Hierarchy {
         if phys.guid != incoming.begin.to_guid {
             return Err(DslError::OtherSnapshot);
         }
-        let options = ObjsetOptions {
-            read_only: true,
-            ..ObjsetOptions::dataset(snapshot.state().object.0)
-        };
-        let services = pool.services_with(keys.as_ref());
-        let objset = Objset::open(&services, phys.bp, options).await?;
+        let object = snapshot.state().object;
+        let objset = pool.open_stored(object, phys.bp, keys.as_ref()).await?;
         Ok(Healer {
             _snapshot: snapshot,
             objset,

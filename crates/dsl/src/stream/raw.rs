@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use dmu::{Objset, ObjsetOptions};
 use ondisk::crypt::key_entries;
 use ondisk::dsl::zapified_keys;
 use ondisk::stream::CryptParams;
@@ -63,11 +62,9 @@ impl DslPool {
     ) -> Result<SendSource> {
         let keys = self.raw_keys(&snapshot, from_ivset).await?;
         let state = snapshot.state();
-        let options = ObjsetOptions {
-            read_only: true,
-            ..ObjsetOptions::dataset(state.object.0)
-        };
-        let objset = Objset::open(&self.services, state.phys().bp, options).await?;
+        let objset = self
+            .open_stored(state.object, state.phys().bp, None)
+            .await?;
         Ok(SendSource {
             snapshot,
             ownership: None,

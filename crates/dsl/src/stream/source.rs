@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dmu::{Objset, ObjsetOptions};
+use dmu::Objset;
 use ondisk::{ObjectId, Txg};
 
 use super::list_reader::ListReader;
@@ -78,7 +78,7 @@ impl Hierarchy {
                 pool.raw_source(dataset, ivset).await?
             } else {
                 let objset = match &ownership {
-                    Some(_) => pool.open_stored(&dataset).await?,
+                    Some(_) => pool.open_owned(&dataset).await?,
                     None => dataset.objset(),
                 };
                 SendSource {
@@ -99,16 +99,12 @@ impl Hierarchy {
 }
 
 impl DslPool {
-    /// Opens the objects of a dataset as they are on stable storage, apart from those that are written to.
-    async fn open_stored(self: &Rc<Self>, dataset: &Dataset) -> Result<Objset> {
+    /// The objects of a head that does not change.
+    async fn open_owned(self: &Rc<Self>, dataset: &Dataset) -> Result<Objset> {
         let state = dataset.state();
         let keys = self.block_keys(&state.dir()).await?;
-        let options = ObjsetOptions {
-            read_only: true,
-            ..ObjsetOptions::dataset(state.object.0)
-        };
-        let services = self.services_with(keys.as_ref());
-        Ok(Objset::open(&services, state.phys().bp, options).await?)
+        self.open_stored(state.object, state.phys().bp, keys.as_ref())
+            .await
     }
 
     /// What an interrupted receive into a dataset left, and the snapshot that it is a part of.
