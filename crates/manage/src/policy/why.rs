@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::property::Value;
-use engine::{
-    DatasetFilter, DatasetKind, EngineError, IMMUTABLE_PROPERTY, PoolHandle, PropertyQuery,
-};
+use engine::{DatasetFilter, DatasetKind, EngineError, PoolHandle, PropertyQuery};
 use jiff::Timestamp;
 
 use super::{Decision, Period, Policy, Reason, SnapshotState, decide, next_boundary, state};
@@ -197,7 +195,7 @@ async fn others(pool: &PoolHandle, dataset: &str) -> Result<BTreeMap<String, Oth
         depth: Some(1),
         kinds: vec![DatasetKind::Snapshot, DatasetKind::Bookmark],
     };
-    let names = ["clones", "userrefs", IMMUTABLE_PROPERTY].map(str::to_owned);
+    let names = ["clones", "userrefs"].map(str::to_owned);
     let listed = pool
         .datasets(&filter, &PropertyQuery::Named(names.to_vec()))
         .await?;

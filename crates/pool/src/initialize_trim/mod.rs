@@ -87,11 +87,9 @@ impl Pool {
         if !open {
             return Err(PoolError::NoSuchDevice);
         }
-        let removing = imported.activities.removal.vdev();
         let leaves = imported.tree().leaves();
         let found = leaves.iter().find(|known| known.guid == leaf);
-        let expanding = imported.tree().reflow_progress().map(|now| now.vdev);
-        if found.is_some_and(|found| [removing, expanding].contains(&Some(found.top))) {
+        if found.is_some_and(|found| imported.moving_vdevs().contains(&Some(found.top))) {
             return Err(what.busy());
         }
         let job = imported.activities.leaf_activities.job(what, leaf);
@@ -168,11 +166,17 @@ impl ImportedPool {
         Ok(())
     }
 
+    /// The vdevs whose contents move, by a removal and by an expansion: nothing else rewrites their devices meanwhile.
+    fn moving_vdevs(&self) -> [Option<u32>; 2] {
+        let expanding = self.tree().reflow_progress().map(|now| now.vdev);
+        [self.activities.removal.vdev(), expanding]
+    }
+
     /// Goes on after an import with what was active.
     pub(crate) fn continue_leaf_activities(self: &Rc<Self>) {
+        let moving = self.moving_vdevs();
         for top in self.tree().tops() {
-            let expanding = self.tree().reflow_progress().map(|now| now.vdev);
-            if ![expanding, self.activities.removal.vdev()].contains(&Some(top.id)) {
+            if !moving.contains(&Some(top.id)) {
                 self.continue_leaf_activities_below(top.id);
             }
         }
