@@ -304,6 +304,12 @@ fn an_interrupted_receive_goes_on_where_it_was() {
             assert!(contents.contains(line), "{line} in {contents}");
         }
     }
+    // Nobody gets hold of what is not whole: it would keep the rest out.
+    let refused = place.run("sanbox ls tank/fs:/; zfs snapshot tank/fs@mine");
+    assert_eq!(
+        refused,
+        "! tank/fs:/: device or resource busy\n! cannot create snapshot 'tank/fs@mine': dataset is busy\n[1]\n"
+    );
     let refused = place.run(&format!("zfs receive -s tank/fs < {}", stream("full")));
     assert_eq!(
         refused,

@@ -2,9 +2,10 @@
 //! interruptions, and judged by OpenZFS.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cli::{Place, wait_for};
+use crate::stream_faults::SERVE;
 
 /// Two pools, and a tree with snapshots in one of them.
 const POOLS: &str = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && \
@@ -651,4 +652,140 @@ fn settings_of_a_job_are_changed_one_by_one() {
     }
     check(&place, "sanbox replication change vm -n --every 1h", "");
     assert_eq!(settings(), before);
+}
+
+#[test]
+fn encrypted_datasets_are_kept_where_nobody_can_read_them() {
+    let mut place = Place::new();
+    place.serve(&SERVE);
+    check(&place, POOLS, "");
+    let make = "printf 'the long secret\\n' | zfs create -o encryption=on -o keyformat=passphrase tank/safe && \
+                zfs create tank/safe/inner && seq 9 300 9000 > f && sanbox put f tank/safe:/f && sanbox put f tank/safe/inner:/g && \
+                zfs snapshot -r tank/safe@s1";
+    check(&place, make, "");
+    // As it is by default it would arrive readable: that is refused.
+    check(
+        &place,
+        "sanbox replication create open --from tank/safe --to back/open",
+        "",
+    );
+    check(
+        &place,
+        "sanbox replication run open",
+        "! cannot replicate 'tank/safe': cannot send tank/safe@s1: encrypted dataset tank/safe may not be sent with properties \
+         without the raw flag ('--raw' sends it as it is stored, '--no-properties' decrypted)\n[1]\n",
+    );
+    check(&place, "zfs list -H -o name -r back", "back\n");
+    check(
+        &place,
+        "zfs release replica-open tank/safe@s1 && sanbox replication remove open >/dev/null && \
+         sanbox replication create safe --from tank/safe --to back/safe -r --raw --take",
+        "",
+    );
+    check(
+        &place,
+        "sanbox replication run safe | grep -v replica-safe",
+        "sent back/safe@s1\nsent back/safe/inner@s1\n",
+    );
+    // Increments go on without the key, from a bookmark too.
+    check(
+        &place,
+        "seq 7 90000 > f && sanbox put f tank/safe/inner:/g && zfs snapshot -r tank/safe@s2 && zfs destroy -r tank/safe@s1 && \
+         zfs unload-key -r tank/safe",
+        "1 / 1 key(s) successfully unloaded\n",
+    );
+    let sent = place.run("sanbox replication run safe");
+    assert!(sent.contains("sent back/safe/inner@s2\n"), "{sent}");
+    check(
+        &place,
+        "zfs get -Ho value keystatus back/safe back/safe/inner",
+        "unavailable\nunavailable\n",
+    );
+    let load = "for root in tank/safe back/safe back/safe/inner; do printf 'the long secret\\n' | zfs load-key $root; done";
+    check(&place, load, "");
+    for dataset in ["safe", "safe/inner"] {
+        assert_eq!(
+            sums(&place, &format!("tank/{dataset}@s2")),
+            sums(&place, &format!("back/{dataset}@s2")),
+        );
+    }
+    judged(&place);
+}
+
+/// Files that are written all the time are at the target of a continuous job some seconds later; a daemon that is killed goes on; nothing is
+/// done while nothing is written; and neither side keeps more than one snapshot of the job.
+#[test]
+fn a_continuous_job_is_seconds_behind_and_idle_when_nothing_is_written() {
+    let mut place = Place::new();
+    place.serve(&SERVE);
+    check(&place, POOLS, "");
+    check(
+        &place,
+        "sanbox replication create pull --from other:tank/vm --to back/vm --continuous 2>&1 | cut -d: -f2",
+        " a continuous job follows a pool of this appliance\n",
+    );
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r --continuous",
+        "",
+    );
+    let own = |root: &str| {
+        let list = place.run(&format!("zfs list -Ht snapshot -o name -r {root}"));
+        list.matches("one@replica-vm-").count()
+    };
+    for round in 0..8 {
+        let written = Instant::now();
+        let put = format!(
+            "head -c 3000000 /dev/urandom > f{round} && sanbox put f{round} tank/vm/one:/f{round}"
+        );
+        check(&place, &put, "");
+        let compare = format!(
+            "sanbox get back/vm/one:/f{round} copy >/dev/null 2>&1 && cmp f{round} copy && rm copy && echo same; rm -f copy"
+        );
+        wait_until(&place, "the file at the target", || {
+            place.run(&compare) == "same\n"
+        });
+        // Five seconds are the goal on a quiet machine; here, builds and other tests may run beside.
+        assert!(written.elapsed() < Duration::from_secs(30));
+        // A run may be between its snapshot and the end.
+        assert!(own("tank") <= 2 && own("back") <= 2);
+    }
+    wait_until(&place, "a run that is complete", || {
+        place
+            .run("sanbox replication show vm")
+            .contains("\nbehind ")
+            && place.run("sanbox replication list -H").contains("complete")
+    });
+    // The transaction groups stand still, and still the copy is known to be of now.
+    let label = || {
+        place.run("zpool get -Hpo value freeing,allocated tank; zfs list -Hpt all -o name,createtxg,written -r tank back")
+    };
+    let as_of = || {
+        let shown = place.run("sanbox replication show vm");
+        let line = shown.lines().find(|line| line.starts_with("as of"));
+        line.expect("known").to_owned()
+    };
+    sleep(Duration::from_secs(3));
+    let (before, known) = (label(), as_of());
+    sleep(Duration::from_secs(4));
+    assert_eq!(label(), before);
+    assert!(as_of() > known, "{known}");
+    // One entry for the runs of an hour, or two.
+    let shown = place.run("sanbox replication show vm");
+    assert!(shown.matches("past run").count() <= 2, "{shown}");
+
+    place.kill();
+    place.serve(&SERVE);
+    check(
+        &place,
+        "seq 99 > last && sanbox put last tank/vm/one:/last",
+        "",
+    );
+    wait_until(&place, "the file at the target", || {
+        place
+            .run("sanbox get back/vm/one:/last copy 2>&1 && cmp last copy; rm -f copy")
+            .is_empty()
+    });
+    place.stop();
+    judged(&place);
 }

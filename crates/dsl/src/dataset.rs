@@ -40,6 +40,22 @@ impl DslPool {
         Ok(dataset)
     }
 
+    /// As [`Self::open_dataset`], for users: what a receive fills, or left to be gone on with, is not opened, since a handle would keep the
+    /// receive from its end.
+    ///
+    /// # Errors
+    /// `Busy` also for what is not whole.
+    pub(crate) async fn open_whole(self: &Rc<Self>, found: Found) -> Result<Dataset> {
+        let state = self
+            .load_dataset(found.dataset, found.snapshot.clone())
+            .await?;
+        if state.phys().flags & dataset_flags::INCONSISTENT != 0 {
+            let name = self.name_of(&state.dir());
+            return Err(DslError::Busy { name });
+        }
+        self.open_dataset(found).await
+    }
+
     /// As [`Self::open_dataset`], without keys where they are not loaded.
     pub(crate) async fn open_dataset_raw(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         if self.keys_if_loaded(&found.dir).await?.is_some()

@@ -136,11 +136,11 @@ impl Hierarchy {
     /// Opens a file system, volume or snapshot by name. The handle keeps it from being destroyed.
     ///
     /// # Errors
-    /// `NotFound`; errors of reading.
+    /// `NotFound`; `Busy` while it is owned, or not received whole; errors of reading.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let _names = self.0.config.read().await;
         let found = self.0.find(name).await?;
-        self.0.open_dataset(found).await
+        self.0.open_whole(found).await
     }
 
     /// As [`Hierarchy::dataset`], but the objects of an encrypted dataset whose key is not loaded are opened without it: its intent
@@ -157,7 +157,7 @@ impl Hierarchy {
     /// Opens a head or snapshot by its object in the meta-objset.
     ///
     /// # Errors
-    /// `NotFound` when the object is no dataset.
+    /// `NotFound` when the object is no dataset; as [`Hierarchy::dataset`].
     pub async fn dataset_by_object(&self, object: ObjectId) -> Result<Dataset> {
         let _names = self.0.config.read().await;
         let missing = || DslError::NotFound {
@@ -177,7 +177,7 @@ impl Hierarchy {
             None
         };
         self.0
-            .open_dataset(Found {
+            .open_whole(Found {
                 dir,
                 dataset: object,
                 snapshot,

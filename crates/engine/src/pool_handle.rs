@@ -264,6 +264,20 @@ impl PoolHandle {
         })
     }
 
+    /// Returns the newest txg on disk when nothing that was accepted waits to be written, else `None`. As long as it is the same number,
+    /// nothing in the pool has changed.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub fn unchanged_since(&self) -> Request<'_, Result<Option<u64>, EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(|context| async move {
+                Ok(context.pool.unchanged_since().map(|txg| txg.0))
+            })
+            .await
+        })
+    }
+
     /// As [`PoolHandle::sync`], with the configuration in the labels of all devices, though nothing has changed.
     ///
     /// # Errors

@@ -269,6 +269,21 @@ impl Pool {
         Ok(txg)
     }
 
+    /// The newest txg on disk, when nothing that was accepted since then waits to be written: as long as it is the same, nothing
+    /// in the pool has changed.
+    #[must_use]
+    pub fn unchanged_since(&self) -> Option<Txg> {
+        let clock = self.0.clock();
+        let open = clock.open_txg();
+        let last = clock.last_synced();
+        let waits = Txg(last.0 + 1) < open
+            || clock.is_sync_wanted()
+            || clock.dirty_bytes(open) > 0
+            || self.0.has_own_work()
+            || self.0.hierarchy().is_dirty(open);
+        (!waits).then_some(last)
+    }
+
     /// As [`Pool::sync`], with the configuration in all labels, though nothing has changed (`zpool sync -f`).
     ///
     /// # Errors

@@ -233,7 +233,7 @@ export type PolicyPreview = {
   expected_snapshots: { time: number; classes: string[] }[];
 };
 export type ReplicationSettings = {
-  name: string; from: string; to: string; ssh: string; recursive: boolean; exclude: string[]; select: string[]; newest_only: boolean; take: boolean;
+  name: string; from: string; to: string; ssh: string; recursive: boolean; exclude: string[]; select: string[]; newest_only: boolean; take: boolean; continuous: boolean;
   every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; window: string; keep: string;
 };
 export type ReplicationState = 'running' | 'paused' | 'failed-over' | 'waiting' | 'complete' | 'incomplete';
@@ -245,6 +245,7 @@ export type Replication = ReplicationSettings & {
   last_run: number | null;
   as_of: number | null;
   lag: number | null;
+  recovery_point: { runs: number; median: number; p99: number; max: number } | null;
   next_in: number | null;
   cause: string | null;
   problem: string | null;

@@ -18,7 +18,7 @@ use super::commands::{give, query};
 use super::{Api, Body, Peer, Problem, Shared};
 use crate::accounts::SessionUser;
 use crate::jobs::JobView;
-use crate::replication::{Job, JobState, PastRun, Progress, Replications};
+use crate::replication::{Job, JobState, PastRun, Progress, RecoveryPoint, Replications};
 
 /// Entries of each list about a job's datasets.
 const LISTED_MAX: usize = 1000;
@@ -69,6 +69,9 @@ pub(super) struct ReplicationSettings {
     /// The job takes snapshots of its own.
     #[serde(default)]
     take: bool,
+    /// What is written is sent within seconds.
+    #[serde(default)]
+    continuous: bool,
     /// How often is looked for something to send: `30s`, `5m`, `1h`, `1d` (`5m`).
     #[serde(default)]
     every: String,
@@ -108,6 +111,7 @@ impl From<&Job> for ReplicationSettings {
             select: job.select,
             newest_only: job.newest_only,
             take: job.take,
+            continuous: job.continuous,
             every: job.every,
             raw: job.raw,
             without_properties: job.without_properties,
@@ -133,6 +137,7 @@ impl ReplicationSettings {
             select: self.select,
             newest_only: self.newest_only,
             take: self.take,
+            continuous: self.continuous,
             every: self.every,
             raw: self.raw,
             without_properties: self.without_properties,
@@ -198,6 +203,27 @@ impl From<&Arc<Progress>> for RunningView {
     }
 }
 
+/// How far a target was behind before the last runs that sent something, in seconds.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RecoveryPointView {
+    /// Runs that it is made of.
+    runs: u64,
+    median: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl From<RecoveryPoint> for RecoveryPointView {
+    fn from(point: RecoveryPoint) -> Self {
+        Self {
+            runs: point.runs as u64,
+            median: point.median.as_secs_f64(),
+            p99: point.p99.as_secs_f64(),
+            max: point.max.as_secs_f64(),
+        }
+    }
+}
+
 /// A job of replication.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ReplicationView {
@@ -209,10 +235,12 @@ pub(super) struct ReplicationView {
     running: Option<RunningView>,
     /// When the last run ended, seconds since 1970.
     last_run: Option<i64>,
-    /// The state of the source that the target has whole: when the oldest of its datasets' was taken, seconds since 1970.
+    /// Up to when the target has all that was written at the source, as far as the last look could tell, seconds since 1970.
     as_of: Option<i64>,
     /// Seconds that the target is behind: since `as_of`.
     lag: Option<i64>,
+    /// Of a continuous job: how far the target was behind at most before each of its last runs.
+    recovery_point: Option<RecoveryPointView>,
     /// Seconds until the next run; none while none is planned.
     next_in: Option<u64>,
     /// Why the last run was not complete, in a word.
@@ -342,6 +370,7 @@ fn view(job: &Job, state: &JobState, now: Timestamp) -> ReplicationView {
         as_of,
         // A clock that was set back makes no copy of the future.
         lag: as_of.map(|as_of| now.as_second().saturating_sub(as_of).max(0)),
+        recovery_point: state.recovery_point.map(RecoveryPointView::from),
         next_in: is_planned.then(|| state.next_in.map_or(0, |left| left.as_secs())),
         cause: problem.map(|(_, error)| error.cause()),
         problem: problem.map(|(_, error)| error.to_string()),

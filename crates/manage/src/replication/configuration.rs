@@ -100,7 +100,11 @@ pub struct Job {
     /// The job takes a snapshot of its own where something was written, and keeps the newest that both sides have.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub take: bool,
-    /// How often is looked for something to send: `30s`, `5m`, `1h`, `1d`. Empty: `5m`.
+    /// What is written is sent within seconds, with snapshots of the job's own as [`Job::take`] has them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continuous: bool,
+    /// How often is looked for something to send: `30s`, `5m`, `1h`, `1d`. Empty: `5m`. A continuous job looks at both sides as often
+    /// though nothing was written.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub every: String,
     /// Blocks go as they are stored, encrypted ones without their key.
@@ -132,8 +136,10 @@ pub struct Job {
     pub paused: bool,
 }
 
+/// Between the runs of a continuous job.
+const CONTINUOUS_PAUSE: Duration = Duration::from_millis(500);
 /// How often a job looks where nothing is said.
-const EVERY_DEFAULT: Duration = Duration::from_secs(300);
+pub(super) const EVERY_DEFAULT: Duration = Duration::from_secs(300);
 
 impl Job {
     /// Checks all settings.
@@ -167,6 +173,12 @@ impl Job {
                 "'{target}' cannot be a copy of '{source}': one lies in the other"
             ));
         }
+        if self.continuous && !matches!(from, Location::Local(_)) {
+            return refuse(
+                "a continuous job follows a pool of this appliance: where the source is, it is made to push"
+                    .to_owned(),
+            );
+        }
         self.interval()?;
         self.bandwidth_bytes()?;
         self.window()?;
@@ -175,11 +187,6 @@ impl Job {
             if !setting.contains('=') {
                 return refuse(format!("'{setting}' is not PROPERTY=VALUE"));
             }
-        }
-        if self.raw {
-            return refuse(
-                "raw streams (-w) are not supported by this version of sanbox yet".to_owned(),
-            );
         }
         Ok(())
     }
@@ -227,6 +234,21 @@ impl Job {
                 self.every
             ))
         })
+    }
+
+    /// Whether the job takes snapshots of its own.
+    #[must_use]
+    pub fn takes_snapshots(&self) -> bool {
+        self.take || self.continuous
+    }
+
+    /// Returns how long after a complete run the next one begins.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        match self.continuous {
+            true => CONTINUOUS_PAUSE,
+            false => self.interval().unwrap_or(EVERY_DEFAULT),
+        }
     }
 
     /// Returns how many bytes a second may be sent; `None` for no limit.

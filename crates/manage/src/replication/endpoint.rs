@@ -44,6 +44,13 @@ pub trait Endpoint: Send + Sync {
     /// Lists a dataset and those below it, parents first; `None` when it does not exist.
     fn list<'a>(&'a self, root: &'a str) -> Reached<'a, Option<Vec<ReplicaDataset>>>;
 
+    /// Writes out what was accepted, so that [`Endpoint::list`] counts it. A side that cannot be asked counts it some seconds later.
+    fn write_out(&self) -> Reached<'_, ()>;
+
+    /// Returns a number that stays the same as long as nothing in the pool changes; `None` while something waits to be written, and where it
+    /// cannot be known.
+    fn unchanged_since(&self) -> Reached<'_, Option<u64>>;
+
     /// Whether a dataset exists.
     fn exists<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool>;
 

@@ -130,6 +130,7 @@ impl LocalEndpoint {
             large_blocks: true,
             embedded: true,
             compressed: true,
+            raw: spec.raw,
             ..SendOptions::default()
         };
         let mut resume = None;
@@ -146,6 +147,7 @@ impl LocalEndpoint {
             options.large_blocks = list.has("largeblockok");
             options.embedded = list.has("embedok");
             options.compressed = list.has("compressok");
+            options.raw = list.has("rawok");
         }
         Ok(SendRequest {
             snapshot: format!("{}@{}", spec.dataset, spec.snapshot),
@@ -172,7 +174,15 @@ impl LocalEndpoint {
                 ..SendPackageRequest::default()
             };
             let planned = self.pool.plan_send(package).await;
-            head = planned.map_err(|error| self.error(&what, &error))?.head;
+            let planned = planned.map_err(|error| self.error(&what, &error))?;
+            // A target would hold the data of an encrypted dataset in the clear, which the job does not say.
+            if planned.incomplete {
+                return Err(ReplicationError::Failed(format!(
+                    "{} ('--raw' sends it as it is stored, '--no-properties' decrypted)",
+                    planned.warnings.join("; ")
+                )));
+            }
+            head = planned.head;
         }
         let sending = self
             .pool
@@ -327,6 +337,29 @@ impl Endpoint for LocalEndpoint {
         async move {
             let listed = self.listed(root).await;
             listed.map_err(|error| self.error(&format!("cannot list '{root}'"), &error))
+        }
+        .boxed()
+    }
+
+    fn write_out(&self) -> Reached<'_, ()> {
+        async move {
+            let written = async {
+                match self.pool.unchanged_since().await? {
+                    Some(_) => Ok(()),
+                    None => self.pool.sync().await,
+                }
+            };
+            let what = format!("cannot write out '{}'", self.pool.name());
+            written.await.map_err(|error| self.error(&what, &error))
+        }
+        .boxed()
+    }
+
+    fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
+        async move {
+            let since = self.pool.unchanged_since().await;
+            let what = format!("cannot look at '{}'", self.pool.name());
+            since.map_err(|error| self.error(&what, &error))
         }
         .boxed()
     }

@@ -9,6 +9,7 @@
 //! unasked but snapshots that the job itself took; a bookmark at the source lets increments go on when the source's snapshots are gone.
 
 mod backoff;
+mod behind;
 mod configuration;
 mod endpoint;
 mod error;
@@ -29,6 +30,7 @@ mod window;
 mod words;
 
 pub use backoff::Backoff;
+pub use behind::RecoveryPoint;
 pub use configuration::{Job, JobError, Jobs, Location};
 pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec, Switchover};
 pub use error::{Refusal, ReplicationError};

@@ -36,7 +36,8 @@ impl Ended {
     }
 }
 
-/// A run that sent something or was not complete. Runs in a row that met one cause are one entry; those that found nothing to do have none.
+/// A run that sent something or was not complete. Runs in a row that met one cause are one entry, those of a continuous job in an hour, too;
+/// those that found nothing to do have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastRun {
     /// When the first of them began.
@@ -70,11 +71,16 @@ impl PastRun {
         })
     }
 
-    /// This run and the next one as one entry, when one cause kept both from being complete.
-    pub(super) fn with(&self, next: &Self) -> Option<Self> {
-        let (cause, _) = self.problem.as_ref()?;
-        let (same, _) = next.problem.as_ref()?;
-        (cause == same).then(|| Self {
+    /// This run and the next one as one entry, when one cause kept both from being complete; of a continuous job also when both were
+    /// complete and began in the same hour.
+    pub(super) fn with(&self, next: &Self, continuous: bool) -> Option<Self> {
+        let hour = |run: &Self| run.began.as_second().div_euclid(3600);
+        let is_same = match (&self.problem, &next.problem) {
+            (Some((cause, _)), Some((same, _))) => cause == same,
+            (None, None) => continuous && hour(self) == hour(next),
+            _ => false,
+        };
+        is_same.then(|| Self {
             began: self.began,
             runs: self.runs.saturating_add(1),
             snapshots: self.snapshots + next.snapshots,

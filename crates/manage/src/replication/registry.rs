@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::{AbortHandle, abortable};
 use jiff::Timestamp;
 
+use super::behind::Behind;
+use super::configuration::EVERY_DEFAULT;
 use super::past_run::{self, Ended, PastRun};
-use super::{Backoff, CommonState, Job, JobError, Jobs, Progress, ReplicationError, Report};
+use super::{
+    Backoff, CommonState, Job, JobError, Jobs, Progress, RecoveryPoint, ReplicationError, Report,
+};
 use crate::database::{Database, DatabaseError};
 
 /// How long a run that is to end may take for it.
@@ -33,10 +37,12 @@ pub struct JobState {
     pub next_in: Option<Duration>,
     /// Runs that sent something or were not complete, the newest last.
     pub past: Vec<PastRun>,
-    /// When the oldest of the states was taken that the target has of its datasets, as the last run that could tell left it.
+    /// Up to when the target has all of its datasets, as far as the last look at the source could tell.
     pub as_of: Option<Timestamp>,
     /// What both sides have of each dataset, likewise.
     pub common: Arc<[CommonState]>,
+    /// How far the target of a continuous job was behind before its last runs.
+    pub recovery_point: Option<RecoveryPoint>,
 }
 
 #[derive(Default)]
@@ -51,14 +57,17 @@ struct Entry {
     past: VecDeque<PastRun>,
     as_of: Option<Timestamp>,
     common: Arc<[CommonState]>,
+    behind: Behind,
+    /// The source's pool at the last look that found all of it at the target, and when a run looked at both sides.
+    settled: Option<(u64, Instant)>,
 }
 
 impl Entry {
     /// Remembers a run that is worth it; returns how.
-    fn remember(&mut self, ended: &Ended) -> Option<PastRun> {
+    fn remember(&mut self, job: &Job, ended: &Ended) -> Option<PastRun> {
         let mut run = PastRun::of(ended)?;
         if let Some(last) = self.past.back()
-            && let Some(both) = last.with(&run)
+            && let Some(both) = last.with(&run, job.continuous)
         {
             run = both;
             self.past.pop_back();
@@ -148,6 +157,7 @@ impl Replications {
             past: entry.past.iter().cloned().collect(),
             as_of: entry.as_of,
             common: entry.common.clone(),
+            recovery_point: entry.behind.recovery_point(),
         }
     }
 
@@ -254,22 +264,43 @@ impl Replications {
         Some(ended)
     }
 
+    /// Takes down that the target of a continuous job has all that was written before `at`, when the source's pool is as the last run that
+    /// was complete found it. False when a run has to look: also when none looked at both sides for as long as the job says.
+    pub fn confirm(&self, job: &Job, unchanged_since: Option<u64>, at: Timestamp) -> bool {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(&job.name) else {
+            return false;
+        };
+        let every = job.interval().unwrap_or(EVERY_DEFAULT);
+        let is_as_it_was = entry.settled.is_some_and(|(number, looked)| {
+            Some(number) == unchanged_since && looked.elapsed() < every
+        });
+        let is_idle = entry.running.is_none() && entry.as_of.is_some();
+        if !is_as_it_was || !is_idle || entry.job.as_ref() != Some(job) {
+            return false;
+        }
+        entry.as_of = Some(at);
+        entry.due = Some(Instant::now() + job.pause());
+        true
+    }
+
     /// Takes down how a run ended, and computes when the next is due.
     fn note(&self, job: &Job, ended: &Ended) {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&job.name) else {
             return;
         };
-        let every = job.interval().unwrap_or(Duration::from_secs(300));
+        let every = job.interval().unwrap_or(EVERY_DEFAULT);
         let wait = match ended.problem() {
             Some((_, error)) if error.is_transient() => entry.backoff.fail(random()),
             // What a person has to decide, or ended, is looked at again as often as anything else.
             Some(_) => every,
             None => {
                 entry.backoff.succeed();
-                every
+                job.pause()
             }
         };
+        let is_complete = ended.problem().is_none();
         entry.due = Some(Instant::now() + wait);
         match ended.problem() {
             Some(_) => {
@@ -277,11 +308,22 @@ impl Replications {
             }
             None => entry.failing_since = None,
         }
-        if let (Some(run), Some(database)) = (entry.remember(ended), self.database.get()) {
+        if let (Some(run), Some(database)) = (entry.remember(job, ended), self.database.get()) {
             let job = job.name.clone();
             database.record(move |sql| past_run::store(sql, &job, &run));
         }
+        entry.settled = None;
         if let Ok(report) = &ended.result {
+            if job.continuous
+                && !report.sent.is_empty()
+                && let Some(before) = entry.as_of
+            {
+                // A clock that was set back makes no copy of the future.
+                let behind = ended.at.duration_since(before).unsigned_abs();
+                entry.behind.add(behind);
+            }
+            let unchanged = report.unchanged_since.filter(|_| is_complete);
+            entry.settled = unchanged.map(|number| (number, Instant::now()));
             entry.as_of = report.as_of;
             entry.common = report.common.as_slice().into();
         }
@@ -375,6 +417,52 @@ mod tests {
                 .is_some()
         );
         assert_eq!(replications.state_of("a").failing_since, None);
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_of_now_as_long_as_nothing_changed() {
+        let replications = Replications::new(Path::new("/nonexistent"));
+        let job = Job {
+            continuous: true,
+            ..job("a")
+        };
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let report = |second, sent: &[&str]| Report {
+            sent: sent.iter().map(|name| (*name).to_owned()).collect(),
+            as_of: Some(at(second)),
+            unchanged_since: Some(7),
+            ..Report::default()
+        };
+        assert!(!replications.confirm(&job, Some(7), at(1)), "no run yet");
+        let run = replications.run(&job, |_| std::future::ready(Ok(report(100, &["back/a@1"]))));
+        assert!(run.await.is_some());
+        assert!(
+            !replications.confirm(&job, None, at(200)),
+            "something waits"
+        );
+        assert!(!replications.confirm(&job, Some(8), at(200)), "a txg later");
+        assert_eq!(replications.state_of("a").as_of, Some(at(100)));
+        assert!(replications.confirm(&job, Some(7), at(200)));
+        let state = replications.state_of("a");
+        assert_eq!((state.as_of, state.recovery_point), (Some(at(200)), None));
+        let other = Job {
+            recursive: true,
+            ..job.clone()
+        };
+        assert!(!replications.confirm(&other, Some(7), at(300)), "changed");
+
+        // What counts is the state that the target had until it had the next one.
+        let run = replications.run(&job, |_| std::future::ready(Ok(report(300, &["back/a@2"]))));
+        let ended = run.await.expect("run");
+        let point = replications.state_of("a").recovery_point.expect("sent");
+        let behind = ended.at.duration_since(at(200)).unsigned_abs();
+        assert_eq!((point.runs, point.max), (1, behind));
+
+        // After a run that was not complete a look is needed, however little changes.
+        let refused = Err(ReplicationError::Cancelled);
+        let run = replications.run(&job, |_| std::future::ready(refused));
+        assert!(run.await.is_some());
+        assert!(!replications.confirm(&job, Some(7), at(400)));
     }
 
     #[tokio::test]

@@ -51,16 +51,20 @@ pub struct Report {
     pub left: Vec<String>,
     /// Datasets of the job.
     pub datasets: usize,
-    /// When the oldest of the states was taken that the target now has of its datasets.
+    /// Up to when the target has all of its datasets: this run's begin where nothing else was written, else when the oldest of the states
+    /// was taken that it has.
     pub as_of: Option<Timestamp>,
     /// What both sides have of each dataset now.
     pub common: Vec<CommonState>,
+    /// [`Endpoint::unchanged_since`] of the source when it was looked at.
+    pub unchanged_since: Option<u64>,
 }
 
 /// The two sides of a job, as they were listed.
 struct Sides {
     source: Vec<ReplicaDataset>,
     target: Vec<ReplicaDataset>,
+    unchanged_since: Option<u64>,
 }
 
 /// Runs a job.
@@ -83,7 +87,7 @@ pub async fn run(
     }
     let mut sides = list(job, source, target).await?;
     let mut tree = plan(job, &sides.source, &sides.target);
-    if job.take && take(job, source, &tree, &sides.source, now).await? {
+    if job.takes_snapshots() && take(job, source, &tree, &sides.source, now).await? {
         sides.source = listed_source(job, source, &sides.target).await?;
         tree = plan(job, &sides.source, &sides.target);
     }
@@ -92,6 +96,7 @@ pub async fn run(
     let mut report = Report {
         left: tree.left.clone(),
         datasets: tree.datasets.len(),
+        unchanged_since: sides.unchanged_since,
         ..Report::default()
     };
     let sent = send_all(job, source, target, &tree, progress, &mut report).await;
@@ -117,8 +122,10 @@ pub async fn run(
         });
     }
     upkeep(job, source, target, &settled, now).await?;
-    let oldest = settled.iter().filter_map(Settled::creation).min();
-    report.as_of = oldest.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let as_of = settled
+        .iter()
+        .filter_map(|dataset| as_of(job, dataset, now));
+    report.as_of = as_of.min();
     let common = |settled: &Settled<'_>| CommonState {
         source: settled.source.name.clone(),
         snapshot: format!("{}@{}", settled.target, settled.name),
@@ -126,6 +133,18 @@ pub async fn run(
     };
     report.common = settled.iter().map(common).collect();
     Ok(report)
+}
+
+/// Up to when the target has all of a dataset: since the run began where nothing was written beyond what it has.
+fn as_of(job: &Job, dataset: &Settled<'_>, now: Timestamp) -> Option<Timestamp> {
+    let newest = dataset.source.snapshots.last();
+    let has_newest = newest.is_some_and(|newest| newest.guid == dataset.guid);
+    let is_whole = dataset.source.written_bytes == 0 || dataset.name == job.snapshot_name(now);
+    if has_newest && is_whole {
+        return Some(now);
+    }
+    let seconds = dataset.creation()?;
+    Timestamp::from_second(seconds).ok()
 }
 
 /// Says what a run would do now.
@@ -160,8 +179,14 @@ async fn list(
         .into());
     }
     let target = listed.unwrap_or_default();
+    source.write_out().await?;
+    let unchanged_since = source.unchanged_since().await?;
     let source = listed_source(job, source, &target).await?;
-    Ok(Sides { source, target })
+    Ok(Sides {
+        source,
+        target,
+        unchanged_since,
+    })
 }
 
 async fn listed_source(
@@ -329,12 +354,12 @@ async fn send(
                 .await?;
         }
         let is_initial = step.from.is_none();
+        let full = format!("{}@{}", planned.source, step.snapshot);
         if is_initial && step.token.is_none() {
             // No bookmark stands for an initial stream that is interrupted: without its snapshot it would begin anew.
-            let held = format!("{}@{}", planned.source, step.snapshot);
-            source.hold(vec![held], &job.tag()).await?;
+            source.hold(vec![full.clone()], &job.tag()).await?;
         }
-        progress.begin(&format!("{}@{}", planned.source, step.snapshot));
+        progress.begin(&full);
         let stream = source.send(stream_spec(job, planned, step)).await?;
         let stream = metered(
             stream,
@@ -343,6 +368,9 @@ async fn send(
         );
         let spec = receive_spec(job, planned, planned.is_new && index == 0);
         target.receive(spec, stream).await?;
+        if is_initial {
+            source.release(vec![full], &job.tag()).await?;
+        }
         if planned.is_new && index == 0 {
             report.made.push(planned.target.clone());
         }

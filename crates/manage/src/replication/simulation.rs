@@ -181,6 +181,14 @@ impl Endpoint for Side {
         .boxed()
     }
 
+    fn write_out(&self) -> Reached<'_, ()> {
+        async move { self.reached().map(|_| ()) }.boxed()
+    }
+
+    fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
+        async { Ok(None) }.boxed()
+    }
+
     fn exists<'a>(&'a self, _dataset: &'a str) -> Reached<'a, bool> {
         async move { self.reached().map(|_| true) }.boxed()
     }

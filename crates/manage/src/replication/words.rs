@@ -10,6 +10,7 @@ pub const SWITCHES: Options<bool> = &[
     ("recursive", |job| &mut job.recursive),
     ("newest-only", |job| &mut job.newest_only),
     ("take", |job| &mut job.take),
+    ("continuous", |job| &mut job.continuous),
     ("raw", |job| &mut job.raw),
     ("no-properties", |job| &mut job.without_properties),
 ];

@@ -13,14 +13,18 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::appliance::Appliance;
 use crate::cli::format::nice_bytes;
 use crate::logging::REPLICATION;
-use crate::replication::run_job;
+use crate::replication::run_if_changed;
 
 /// How often is looked whether a job is due.
 const TICK: Duration = Duration::from_secs(1);
 /// Jobs that run at a time; others wait for their turn.
 const RUNS_MAX: usize = 4;
+/// Continuous jobs that run at a time, beside them.
+const CONTINUOUS_RUNS_MAX: usize = 8;
 /// How long a run may take before it is listed among the jobs of the console: most find nothing to do, or little.
 const LISTED_AFTER: Duration = Duration::from_secs(2);
+/// The same of a continuous job, which is always at work while something is written.
+const CONTINUOUS_LISTED_AFTER: Duration = Duration::from_secs(60);
 /// How often a listed run says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Whose name the console shows of these jobs.
@@ -32,6 +36,8 @@ type Logged = Arc<Mutex<BTreeMap<String, Option<&'static str>>>>;
 /// Runs jobs until the appliance is gone.
 pub(super) async fn keep(appliance: Weak<Appliance>) {
     let turns = Arc::new(Semaphore::new(RUNS_MAX));
+    // Those that wait for hours of an initial stream would be seconds behind.
+    let continuous_turns = Arc::new(Semaphore::new(CONTINUOUS_RUNS_MAX));
     let logged = Logged::default();
     let mut unreadable = None;
     let mut each = tokio::time::interval(TICK);
@@ -64,8 +70,12 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             if open.is_none() || !appliance.replications().is_due(&job) {
                 continue;
             }
+            let turns = match job.continuous {
+                true => &continuous_turns,
+                false => &turns,
+            };
             let Ok(turn) = turns.clone().try_acquire_owned() else {
-                break;
+                continue;
             };
             let (appliance, logged) = (appliance.clone(), logged.clone());
             tokio::spawn(async move {
@@ -97,7 +107,7 @@ async fn scheduled(appliance: &Arc<Appliance>, job: &Job, open: Option<Duration>
         std::future::pending::<()>().await;
     };
     let ended = tokio::select! {
-        ended = run_job(appliance, job) => ended,
+        ended = run_if_changed(appliance, job) => ended,
         () = listed(appliance, job) => None,
         () = closing => None,
     };
@@ -108,7 +118,11 @@ async fn scheduled(appliance: &Arc<Appliance>, job: &Job, open: Option<Duration>
 
 /// Lists a run that takes long among the jobs of the console, where it can be watched and cancelled. Never returns: it ends with the run.
 async fn listed(appliance: &Arc<Appliance>, job: &Job) {
-    tokio::time::sleep(LISTED_AFTER).await;
+    tokio::time::sleep(match job.continuous {
+        true => CONTINUOUS_LISTED_AFTER,
+        false => LISTED_AFTER,
+    })
+    .await;
     let Some(jobs) = appliance.jobs() else {
         return std::future::pending().await;
     };
@@ -233,6 +247,7 @@ fn log(job: &Job, ended: &Ended, logged: &Logged) {
     }
     if let Ok(report) = &ended.result
         && !report.sent.is_empty()
+        && !job.continuous
     {
         tracing::info!(target: REPLICATION, "{}: {}", job.name, summary(report));
     }

@@ -48,6 +48,11 @@ pub(crate) const REPLICATION: Command = Command {
             "create, change: the job takes a snapshot of its own where something was written, and keeps only the newest",
         ),
         long(
+            "continuous",
+            None,
+            "create, change: send what is written within seconds, with snapshots as of --take; the source is a pool of this machine",
+        ),
+        long(
             "every",
             Some("TIME"),
             "create, change: how often to look for something to send: 30s, 5m, 1h (5m)",
@@ -93,7 +98,7 @@ pub(crate) const REPLICATION: Command = Command {
         long(
             "off",
             Some("SETTING"),
-            "change: turn off recursive, newest-only, take, raw or no-properties (may be repeated)",
+            "change: turn off recursive, newest-only, take, continuous, raw or no-properties (may be repeated)",
         ),
         long(
             "rollback",
@@ -116,6 +121,8 @@ pub(crate) const REPLICATION: Command = Command {
          destroys the snapshots there, and a hold keeps the newest common snapshot at the target.",
         "The target's datasets are read-only and not mounted by themselves; mountpoint, sharenfs, sharesmb, org.sanbox:nbd and policies come along \
          as received properties and are not in force there.",
+        "--continuous: what is written is at the target some seconds later. The job follows the transaction groups of the source's pool and asks \
+         neither side while nothing changes; of its own snapshots both sides keep one. 'show' says how far the target was behind.",
         "HOST:DATASET is on another host, with OpenZFS or this program, where the user that runs this one can log in by ssh without a password: \
          'root@backup:vault/vm' as the target pushes, as the source pulls. Nothing is installed there.",
         "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \
@@ -144,6 +151,10 @@ pub(crate) const REPLICATION: Command = Command {
         (
             "sanbox replication create vm --from tank/vm --to backup/vm -n",
             "what the first run would send",
+        ),
+        (
+            "sanbox replication create db --from tank/db --to backup/db --continuous",
+            "what is written to a database is at the target some seconds later; 'show' says how many",
         ),
         (
             "sanbox replication create db --from tank/db --to backup/db --take --every 1m",

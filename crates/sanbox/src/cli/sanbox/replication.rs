@@ -1,10 +1,11 @@
 //! `sanbox replication`: the jobs that keep datasets the same in another place.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use manage::replication::{
-    self, Ended, Job, JobError, JobState, Location, PastRun, Progress, ReplicationError, Report,
-    TreePlan, Work,
+    self, Ended, Job, JobError, JobState, Location, PastRun, Progress, RecoveryPoint,
+    ReplicationError, Report, TreePlan, Work,
 };
 
 use super::{Arguments, print_table};
@@ -137,7 +138,7 @@ async fn preview(session: &Session, job: &Job) -> Outcome {
     for dataset in &tree.datasets {
         let what = match &dataset.work {
             Work::Nothing => "has all there is".to_owned(),
-            Work::NoSnapshots if job.take => {
+            Work::NoSnapshots if job.takes_snapshots() => {
                 "would be sent with a snapshot of the job's own".to_owned()
             }
             Work::NoSnapshots => "has no snapshot to be sent".to_owned(),
@@ -248,12 +249,11 @@ async fn show(session: &Session, name: &str) -> Outcome {
     let line = |key: &str, value: String| session.out.line(format!("{key:<10} {value}"));
     line("from", job.from.clone());
     line("to", job.to.clone());
-    let as_of = state
-        .ended
-        .as_ref()
-        .and_then(|ended| ended.result.as_ref().ok()?.as_of);
-    if let Some(as_of) = as_of {
+    if let Some(as_of) = state.as_of {
         line("as of", as_of.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
+    }
+    if let Some(point) = state.recovery_point {
+        line("behind", told_point(&point));
     }
     line("state", state_word(&job, &state));
     line(
@@ -278,6 +278,18 @@ async fn show(session: &Session, name: &str) -> Outcome {
     }
     session.out.line("");
     preview(session, &job).await
+}
+
+/// How far the target was behind, in a line.
+fn told_point(point: &RecoveryPoint) -> String {
+    let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+    format!(
+        "at most {}, half of {} runs {}, 99% {}",
+        seconds(point.max),
+        point.runs,
+        seconds(point.median),
+        seconds(point.p99)
+    )
 }
 
 /// A run of the past, in a line.
