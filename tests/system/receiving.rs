@@ -711,6 +711,29 @@ fn a_mount_shows_what_took_its_place() {
     judged(&place);
 }
 
+/// File systems that a receive destroys or renames are not mounted where they were.
+#[test]
+fn mounts_follow_renames_and_destroys_of_a_stream() {
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return tests::skip("receive below a mount", "this machine has no /dev/fuse");
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    let made = place.run(
+        "truncate -s 256M disk other && zpool create -O mountpoint=$PWD/m tank $PWD/disk && zpool create -O mountpoint=$PWD/c copy $PWD/other && \
+         zfs create -p tank/top/gone/below && zfs create tank/top/old && echo text > m/top/old/f && zfs snapshot -r tank/top@1 && \
+         zfs send -R tank/top@1 > sent && zfs receive -d copy < sent && ls c/top && cat c/top/old/f; \
+         zfs destroy -r tank/top/gone && zfs rename tank/top/old tank/top/new && zfs snapshot -r tank/top@2 && \
+         zfs send -R -I @1 tank/top@2 > sent && zfs receive -dF copy < sent; zfs mount | grep -o 'copy[^ ]* ' ; cat c/top/new/f; \
+         ls -A c/top/gone c/top/old 2>/dev/null; df c/top >/dev/null",
+    );
+    assert_eq!(
+        made,
+        "gone\nold\ntext\ncopy \ncopy/top \ncopy/top/new \ntext\n"
+    );
+    judged(&place);
+}
+
 /// A tree with clones that is gone at the sender goes here too: what stands above the others is renamed first, until it can be destroyed.
 #[test]
 fn a_destroyed_tree_with_clones_is_destroyed() {

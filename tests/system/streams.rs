@@ -362,6 +362,24 @@ fn heads_are_sent() {
     assert_eq!(same, "3\n");
 }
 
+/// What is mounted or shared is not sent as it is; what was, is.
+#[test]
+fn a_file_system_is_sent_once_it_is_unmounted() {
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return skip("a mount that ends", "this machine has no /dev/fuse");
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    let shown = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=$PWD/m tank $PWD/disk && zfs create tank/a && seq 9 50000 > m/a/f && \
+         zfs send tank/a > sent; zfs unmount tank/a && zfs set sharenfs=on tank/a && sanbox cat tank/a:/f | wc -l; zfs send tank/a > sent; \
+         zfs set sharenfs=off tank/a && zfs send tank/a > sent && zfs receive -u tank/b < sent && sanbox cat tank/b:/f | wc -l; \
+         zfs mount tank/a && wc -l < m/a/f",
+    );
+    let busy = "! warning: cannot send 'tank/a': target is busy; if a filesystem, it must not be mounted\n";
+    assert_eq!(shown, format!("49992\n49992\n49992\n{busy}{busy}"));
+}
+
 /// The hidden dataset that an interrupted receive left is not to be had by another name, by which its receive would not find it.
 #[test]
 fn what_a_receive_fills_is_not_renamed() {

@@ -212,11 +212,17 @@ fn build(root: &Path, options: &Options) -> Result<(Vec<Job>, PathBuf)> {
 fn campaigns(root: &Path, programs: &Path, seeds: u64) -> Vec<Job> {
     const AFTER_THE_TESTS: u64 = 12;
     let few = seeds.div_ceil(8);
-    let plans: [(&str, &[&str], u64, u64); 12] = [
+    let plans: [(&str, &[&str], u64, u64); 13] = [
         ("campaign", &["campaign"], AFTER_THE_TESTS, seeds),
         ("faults", &["faults"], AFTER_THE_TESTS, seeds),
         ("campaign --devices", &["campaign", "--devices"], 0, few),
         ("campaign --removals", &["campaign", "--removals"], 6, few),
+        (
+            "campaign --expansions",
+            &["campaign", "--expansions"],
+            0,
+            few,
+        ),
         ("campaign --histories", &["campaign", "--histories"], 0, few),
         ("campaign --clones", &["campaign", "--clones"], 0, few),
         ("campaign --dedup", &["campaign", "--dedup"], 0, few),

@@ -505,6 +505,25 @@ impl PoolHandle {
         })
     }
 
+    /// Closes a file system that was used and is not in use, so that it can be sent as it is, without a snapshot. One with files that a
+    /// client holds open stays open. The next request opens it again.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`]; writing its log out failed.
+    pub fn close_idle_fs<'a>(&'a self, dataset: &'a str) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let name = dataset.to_owned();
+            self.run_as_root(move |context| async move {
+                let info = context.dataset(&name, &PropertyQuery::None).await?;
+                if info.kind != crate::DatasetKind::Filesystem || context.is_held(info.object) {
+                    return Ok(());
+                }
+                context.without(info.object, async { Ok(()) }).await
+            })
+            .await
+        })
+    }
+
     /// Returns a handle for a dataset known by number and guid (from a file handle). Nothing is
     /// checked here: calls on a handle of a dataset that is gone answer
     /// [`FsError::Stale`](crate::FsError::Stale).

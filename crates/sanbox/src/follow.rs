@@ -11,7 +11,8 @@ use std::path::Path;
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle};
 
-use crate::appliance::{Appliance, mount_flags, mount_query};
+use crate::appliance::{Appliance, mount_flags, mount_query, remove_directories};
+use crate::logging::SANBOX;
 use crate::redacted::is_redacted;
 
 /// What is about to change of a dataset.
@@ -158,6 +159,44 @@ pub(crate) async fn renamed(appliance: &Appliance, pool: &PoolHandle, root: &str
     if let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await {
         for info in found {
             appliance.mounts().renamed(info.guid, &info.name);
+        }
+    }
+}
+
+/// After a receive: file systems that it destroyed are unmounted, those that it renamed are mounted where they belong now.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, recv_rename, recv_destroy
+pub(crate) async fn received(appliance: &Appliance, pool: &PoolHandle) {
+    let mounts = appliance.mounts();
+    let mounted = mounts.of_pool(pool.name());
+    if mounted.is_empty() {
+        return;
+    }
+    let Ok(found) = pool
+        .datasets(&filesystems(pool.name()), &mount_query())
+        .await
+    else {
+        return;
+    };
+    let now = |guid: u64| found.iter().find(|info| info.guid == guid);
+    let (mut moved, mut left) = (Vec::new(), Vec::new());
+    for (guid, name, point) in mounted.iter().rev() {
+        let info = now(*guid);
+        if info.is_some_and(|info| info.name == *name) {
+            continue;
+        }
+        if let Err(why) = mounts.unmount_name(name, true).await {
+            tracing::warn!(target: SANBOX, "cannot unmount '{name}', which a receive took away: {why}");
+        }
+        moved.extend(info);
+        left.push(point.clone());
+    }
+    remove_directories(left).await;
+    for info in moved.into_iter().rev() {
+        let point = text(info, "mountpoint");
+        if point.starts_with('/')
+            && let Err(why) = appliance.mount(pool, info, Path::new(&point), false).await
+        {
+            tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }
 }

@@ -29,6 +29,8 @@ struct Options {
     devices: bool,
     /// Plans in which vdevs with data join and leave.
     removals: bool,
+    /// Plans in which a raidz gets one more device after the other.
+    expansions: bool,
     /// Plans in which files are cloned, also beside vdevs that come and go.
     clones: bool,
     /// Blocks are deduplicated, and the same contents written again and again.
@@ -68,6 +70,8 @@ impl Options {
             Plan::devices(seed)
         } else if self.removals {
             Plan::removals(seed)
+        } else if self.expansions {
+            Plan::expansions(seed)
         } else {
             Plan::of_seed(seed)
         }
@@ -94,6 +98,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         encryption: false,
         devices: false,
         removals: false,
+        expansions: false,
         clones: false,
         dedup: false,
         zdb_every: None,
@@ -117,6 +122,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--encryption" => options.encryption = true,
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
+            "--expansions" => options.expansions = true,
             "--clones" => options.clones = true,
             "--dedup" => options.dedup = true,
             "--seeds" => options.seeds = number()?,
@@ -245,7 +251,7 @@ fn work(options: &Options) {
         }
         match result {
             Ok(outcome) => println!(
-                "ok {seed} {} {} {} {} {} {} {} {}",
+                "ok {seed} {} {} {} {} {} {} {} {} {} {}",
                 outcome.operations,
                 outcome.cuts,
                 outcome.events,
@@ -253,7 +259,9 @@ fn work(options: &Options) {
                 outcome.removals.given_up,
                 outcome.removals.ended,
                 outcome.removals.failed,
-                outcome.clones
+                outcome.clones,
+                outcome.expansions.begun,
+                outcome.expansions.ended
             ),
             Err(failure) => {
                 let text = failure.to_string().replace('\n', "\\n");
@@ -284,6 +292,7 @@ fn worker_words(options: &Options) -> Vec<String> {
         ("--encryption", options.encryption),
         ("--devices", options.devices),
         ("--removals", options.removals),
+        ("--expansions", options.expansions),
         ("--clones", options.clones),
         ("--dedup", options.dedup),
     ];
@@ -339,8 +348,8 @@ fn campaign(options: &Options) -> ExitCode {
 struct Sum {
     seeds: u64,
     failed: u64,
-    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones.
-    counts: [u64; 8],
+    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones; expansions begun, ended.
+    counts: [u64; 10],
 }
 
 fn report(sum: &Sum, start: Instant) {
@@ -355,6 +364,8 @@ fn report(sum: &Sum, start: Instant) {
         ended,
         failed,
         cloned,
+        expanding,
+        expanded,
     ] = sum.counts;
     let removals = match begun {
         0 => String::new(),
@@ -366,8 +377,12 @@ fn report(sum: &Sum, start: Instant) {
         0 => String::new(),
         _ => format!("{cloned} clones, "),
     };
+    let expansions = match expanding {
+        0 => String::new(),
+        _ => format!("{expanding} expansions ({expanded} seen to end), "),
+    };
     println!(
-        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{clones}{events} events in {seconds:.0} s: \
+        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{expansions}{clones}{events} events in {seconds:.0} s: \
          {rate:.1} seeds/s",
         sum.seeds, sum.failed
     );

@@ -365,7 +365,7 @@ async fn work_on_free_space(
     }
 }
 
-fn is_used(status: &PoolStatus, disk: &PathBuf) -> bool {
+pub(super) fn is_used(status: &PoolStatus, disk: &PathBuf) -> bool {
     fn holds(vdev: &engine::VdevStatus, disk: &PathBuf) -> bool {
         vdev.path.as_ref() == Some(disk) || vdev.children.iter().any(|child| holds(child, disk))
     }

@@ -9,6 +9,7 @@ pub mod command;
 pub mod datasets;
 pub mod devices;
 mod encryption;
+pub mod expansions;
 pub mod faults;
 pub mod history;
 pub mod host;

@@ -15,6 +15,7 @@ use world::{DiskModel, Ended, Faults, Rng, World};
 
 use super::datasets::{self, DatasetHistory, Habits};
 use super::devices::{self, Habit, Removals};
+use super::expansions::{self, Expansions};
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
 use super::model::{Style, Tree, Visible};
@@ -140,6 +141,8 @@ pub struct Plan {
     pub with_devices: bool,
     /// The administrator mostly has vdevs with data leave, which takes many small steps.
     pub with_removals: bool,
+    /// The administrator attaches devices to the raidz: five disks more.
+    pub with_expansions: bool,
     /// New tables of deduplicated blocks have the fast form.
     pub fast_dedup: bool,
     /// Even small tables of that form are written through logs.
@@ -247,6 +250,7 @@ impl Plan {
             with_cache: false,
             with_devices: false,
             with_removals: false,
+            with_expansions: false,
             fast_dedup: false,
             dedup_logs: false,
         }
@@ -278,6 +282,7 @@ impl Plan {
             with_cache: false,
             with_devices: false,
             with_removals: false,
+            with_expansions: false,
             fast_dedup: false,
             dedup_logs: false,
         }
@@ -379,6 +384,44 @@ impl Plan {
         }
     }
 
+    /// A raidz of a few devices gets more of them. Sectors are moved as the devices give them, since what belongs together lies in
+    /// different blocks: a side that gives wrong bytes is not among the troubles.
+    #[must_use]
+    pub fn expansions(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        let mut rng = Rng::new(seed ^ 0x4558_5041);
+        let parity = u8::try_from(rng.between(1, 3)).expect("small");
+        let more = u8::try_from(rng.between(1, 3)).expect("small");
+        let trouble = *rng.choose(&[
+            Trouble::None,
+            Trouble::None,
+            Trouble::Slow,
+            Trouble::OneSideVanishes,
+            Trouble::OneFailingSide,
+            Trouble::OneSideSticks,
+        ]);
+        let styles = plan.styles.iter().map(|style| match style {
+            Style::Fill => Style::Mixed,
+            other => *other,
+        });
+        Self {
+            layout: Layout::Grid {
+                tops: 1,
+                disks: parity + more,
+                parity,
+                data: None,
+                spares: 0,
+            },
+            trouble,
+            rounds: plan.rounds.max(2),
+            operations: plan.operations.clamp(40, 120),
+            styles: styles.collect(),
+            disk_bytes: plan.disk_bytes.max(96 << 20),
+            with_expansions: true,
+            ..plan
+        }
+    }
+
     /// The same with files that are cloned all the time.
     #[must_use]
     pub fn with_clones(self) -> Self {
@@ -437,7 +480,11 @@ impl Plan {
 
     /// Disks that are no part of the pool when it is created, and may join it later.
     fn extra_disks(&self) -> Vec<PathBuf> {
-        let count = if self.with_devices { 4 } else { 0 };
+        let count = match (self.with_expansions, self.with_devices) {
+            (true, _) => 5,
+            (false, true) => 4,
+            (false, false) => 0,
+        };
         (0..count)
             .map(|number| Path::new(DIR).join(format!("e{number}")))
             .collect()
@@ -578,6 +625,7 @@ pub struct Outcome {
     pub hash: u64,
     pub virtual_time: Duration,
     pub removals: Removals,
+    pub expansions: Expansions,
     /// Files that were cloned, or parts of them.
     pub clones: u64,
 }
@@ -641,6 +689,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
             .map_err(|text| fail(round, text))?;
         let (histories, cut) = (worked.histories, worked.was_cut);
         outcome.removals = outcome.removals.and(worked.removals);
+        outcome.expansions = outcome.expansions.and(worked.expansions);
         outcome.clones += worked.clones;
         outcome.operations += histories
             .iter()
@@ -746,6 +795,10 @@ fn tuning(plan: &Plan) -> Tuning {
     if plan.dedup_logs {
         tuning.dedup.log_from_entries = 0;
         tuning.dedup.flush_entries_min = 3;
+    }
+    if plan.with_expansions {
+        // Small steps make an expansion take many txgs.
+        tuning.reflow.batch_bytes = 64 << 10 << (2 * (plan.seed % 4));
     }
     if plan.with_removals {
         // Short runs split blocks, and small batches make an evacuation take many txgs.
@@ -977,6 +1030,7 @@ pub(crate) struct Worked {
     pub(crate) histories: Vec<History>,
     was_cut: bool,
     removals: Removals,
+    expansions: Expansions,
     clones: u64,
 }
 
@@ -1011,6 +1065,8 @@ pub(crate) fn work(
     let kept = histories.clone();
     let removals = Rc::new(Cell::new(Removals::default()));
     let counted = removals.clone();
+    let expansions = Rc::new(Cell::new(Expansions::default()));
+    let expanded = expansions.clone();
     let clones = Rc::new(Cell::new(0));
     let cloned = clones.clone();
     let ended = boot(
@@ -1072,6 +1128,12 @@ pub(crate) fn work(
                 let removals = counted.clone();
                 let work = devices::work(pool, handle.clone(), rng, disks, caches, habit, removals);
                 tasks.push(handle.spawn("devices", work));
+            }
+            if plan.with_expansions {
+                let (pool, rng) = (pool.clone(), device_rng.fork());
+                let (disks, counted) = (plan.extra_disks(), expanded.clone());
+                let work = expansions::work(pool, handle.clone(), rng, disks, counted);
+                tasks.push(handle.spawn("expansions", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {
                 for path in plan.victims() {
@@ -1136,6 +1198,12 @@ pub(crate) fn work(
             world.bring_back(&path);
         }
     }
+    if plan.trouble == Trouble::OneSideSticks {
+        // What was to have it answer again went with the machine.
+        for path in plan.victims() {
+            world.unstick(&path);
+        }
+    }
     if plan.with_removals {
         for path in plan.extra_disks() {
             world.forget_latent_errors(&path);
@@ -1145,6 +1213,7 @@ pub(crate) fn work(
         histories: kept.take(),
         was_cut,
         removals: removals.get(),
+        expansions: expansions.get(),
         clones: clones.get(),
     })
 }

@@ -85,6 +85,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         with_cache: false,
         with_devices: false,
         with_removals: false,
+        with_expansions: false,
         fast_dedup: false,
         dedup_logs: false,
     }

@@ -151,7 +151,7 @@ pub(super) async fn derived_mountpoints(pool: &PoolHandle) -> BTreeSet<String> {
 }
 
 /// Removes directories that are empty, in this order.
-pub(super) async fn remove_directories(directories: Vec<PathBuf>) {
+pub(crate) async fn remove_directories(directories: Vec<PathBuf>) {
     let Some(first) = directories.first().cloned() else {
         return;
     };

@@ -9,6 +9,7 @@ use super::keys::{self, KeyInput};
 use crate::appliance::mount_query;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+use crate::follow;
 use crate::redacted::is_redacted;
 
 options! {
@@ -210,6 +211,7 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
     if !options.request.dry_run {
         session.record(&pool).await;
     }
+    follow::received(&session.appliance, &pool).await;
     if !options.request.unmounted {
         let new = &received.new;
         session.appliance.mount_all_created(&pool, new).await;

@@ -18,6 +18,8 @@ use crate::cli::out::Stream;
 use crate::cli::zstream::nvlist;
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
 
+/// Properties by which a file system is shared.
+const SHARES: [&str; 2] = ["sharenfs", "sharesmb"];
 /// How often the progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -131,7 +133,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
 
 /// Sends the snapshot that was named, and what is to go along.
 async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome {
-    let (pool, info) = open(session, name, &PropertyQuery::None).await?;
+    let query = PropertyQuery::Named(SHARES.map(str::to_owned).to_vec());
+    let (pool, info) = open(session, name, &query).await?;
     if info.kind != DatasetKind::Snapshot {
         if options.recursive || options.all_between {
             return Err(session.fail("Error: Unsupported flag with filesystem or bookmark."));
@@ -144,6 +147,7 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
                 "warning: cannot send '{name}': cannot do a redacted send to a filesystem"
             )));
         }
+        close_if_idle(session, &pool, &info).await;
     }
     if options.recursive || options.all_between {
         return send_several(session, &pool, name, options).await;
@@ -177,6 +181,19 @@ async fn send_named(session: &Session, name: &str, options: &Options) -> Outcome
         plan.head = package.head;
     }
     send(session, &pool, &plan, options).await
+}
+
+/// Closes a file system that is neither mounted nor shared: it stays open after its last use, and what is open is not sent.
+async fn close_if_idle(session: &Session, pool: &PoolHandle, info: &DatasetInfo) {
+    let is_shared = |name: &&str| {
+        let value = info.property(name).and_then(|share| share.value.text());
+        value.is_some_and(|value| value != "off")
+    };
+    let is_mounted = session.appliance.mounts().mounted(info.guid).is_some();
+    if !is_mounted && !SHARES.iter().any(is_shared) {
+        // What keeps it from being closed keeps it from being sent, which says so.
+        let _ = pool.close_idle_fs(&info.name).await;
+    }
 }
 
 /// The short name of the redaction bookmark of a snapshot that was given with or without its dataset.

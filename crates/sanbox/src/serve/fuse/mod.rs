@@ -169,6 +169,17 @@ impl Mounts {
             .collect()
     }
 
+    /// Returns guids, names and mount points of the datasets of a pool that are mounted, in the order of mounting.
+    pub(crate) fn of_pool(&self, pool: &str) -> Vec<(u64, String, PathBuf)> {
+        let list = self.locked();
+        let of_pool = list
+            .iter()
+            .filter(|mount| mount.dataset.split('/').next() == Some(pool));
+        of_pool
+            .map(|mount| (mount.guid, mount.dataset.clone(), mount.point.clone()))
+            .collect()
+    }
+
     /// Mounts a file system.
     ///
     /// Must be called within a tokio runtime, which then carries the requests.
