@@ -22,8 +22,9 @@ pub enum Support {
 
 /// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
 /// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
-/// `fast_dedup` of 2.3, whose tables are smaller; and `raidz_expansion` of 2.3, without which a raidz can never get
-/// another device (before it does, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
+/// `fast_dedup` of 2.3, whose tables are smaller; `raidz_expansion` of 2.3, without which a raidz can never get
+/// another device; and `blake3` of 2.2 and `longname` of 2.3, which a property asks for (before one of these three is in
+/// use, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
 /// read-only, and so can 2.2 while blocks are deduplicated.  An enabled feature may be activated by
 /// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
@@ -58,7 +59,9 @@ const DEFAULT: &[&str] = &[
     "redaction_bookmarks",
     "redacted_datasets",
     "block_cloning",
+    "blake3",
     "fast_dedup",
+    "longname",
     "raidz_expansion",
 ];
 
