@@ -725,7 +725,7 @@ fn mounts_follow_renames_and_destroys_of_a_stream() {
          zfs send -R tank/top@1 > sent && zfs receive -d copy < sent && ls c/top && cat c/top/old/f; \
          zfs destroy -r tank/top/gone && zfs rename tank/top/old tank/top/new && zfs snapshot -r tank/top@2 && \
          zfs send -R -I @1 tank/top@2 > sent && zfs receive -dF copy < sent; zfs mount | grep -o 'copy[^ ]* ' ; cat c/top/new/f; \
-         ls -A c/top/gone c/top/old 2>/dev/null; df c/top >/dev/null",
+         ls -A c/top/gone c/top/old 2>/dev/null; df c/top >/dev/null; zpool export copy",
     );
     assert_eq!(
         made,

@@ -374,10 +374,12 @@ fn a_file_system_is_sent_once_it_is_unmounted() {
         "truncate -s 256M disk && zpool create -O mountpoint=$PWD/m tank $PWD/disk && zfs create tank/a && seq 9 50000 > m/a/f && \
          zfs send tank/a > sent; zfs unmount tank/a && zfs set sharenfs=on tank/a && sanbox cat tank/a:/f | wc -l; zfs send tank/a > sent; \
          zfs set sharenfs=off tank/a && zfs send tank/a > sent && zfs receive -u tank/b < sent && sanbox cat tank/b:/f | wc -l; \
-         zfs mount tank/a && wc -l < m/a/f",
+         head -c 150000 sent | zfs receive -s -u tank/c 2>/dev/null; zfs send -t $(zfs get -Ho value receive_resume_token tank/c) > rest && \
+         zfs receive -s -u tank/c < rest && sanbox cat tank/c:/f | wc -l; zfs mount tank/a && wc -l < m/a/f; \
+         zfs destroy tank/a && ls m",
     );
     let busy = "! warning: cannot send 'tank/a': target is busy; if a filesystem, it must not be mounted\n";
-    assert_eq!(shown, format!("49992\n49992\n49992\n{busy}{busy}"));
+    assert_eq!(shown, format!("49992\n49992\n49992\n49992\n{busy}{busy}"));
 }
 
 /// The hidden dataset that an interrupted receive left is not to be had by another name, by which its receive would not find it.

@@ -16,7 +16,7 @@ mod services;
 mod subject;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -477,7 +477,7 @@ impl Appliance {
         self.services.unshare(engine, guid, protocols).await;
     }
 
-    /// Ends the mount of a dataset that is to be destroyed.
+    /// Ends the mount of a dataset that is to be destroyed, and removes its directory where that is the mount point it says, and empty.
     pub(crate) async fn unmount_for(&self, name: &str) -> Result<(), String> {
         if self
             .mounts
@@ -485,12 +485,24 @@ impl Appliance {
             .iter()
             .any(|(dataset, _)| dataset == name)
         {
+            let point = self.own_mount_point(name).await;
             self.mounts.unmount_name(name, false).await?;
+            remove_directories(point.into_iter().collect()).await;
         }
         if let Some(smb) = self.services.smb.get() {
             smb.withdraw_dataset(name).await;
         }
         Ok(())
+    }
+
+    /// Returns where a dataset is mounted when that is where its property says.
+    async fn own_mount_point(&self, name: &str) -> Option<PathBuf> {
+        let pool = self.pool_of(name).await.ok()?;
+        let info = pool.dataset(name, &mount_query()).await.ok()?;
+        let says = info.property("mountpoint")?.value.text()?;
+        self.mounts
+            .mounted(info.guid)
+            .filter(|point| point == Path::new(says))
     }
 
     /// Ends everything at the end of the process: mounts, then pools, which stay imported.

@@ -343,6 +343,25 @@ fn check_warnings(session: &Session, name: &str, plan: &SendPlan) -> Outcome {
     Ok(())
 }
 
+/// The snapshot of a guid; or the dataset, where it was sent without one and is still the same.
+async fn what_was_sent(
+    session: &Session,
+    pool: &PoolHandle,
+    dataset: &str,
+    guid: u64,
+) -> Option<String> {
+    if let Some(snapshot) = by_guid(pool, dataset, guid, false).await {
+        return Some(snapshot);
+    }
+    let query = PropertyQuery::Named(SHARES.map(str::to_owned).to_vec());
+    let head = pool.dataset(dataset, &query).await.ok()?;
+    if head.guid != guid {
+        return None;
+    }
+    close_if_idle(session, pool, &head).await;
+    Some(head.name)
+}
+
 /// `-t`: the rest of a stream whose receive was interrupted.
 // OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_send_resume_impl_cb_impl
 async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
@@ -365,7 +384,7 @@ async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
     };
     let pool = session.appliance.pool_of(dataset).await;
     let pool = pool.map_err(|_| gone())?;
-    let Some(snapshot) = by_guid(&pool, dataset, to_guid, false).await else {
+    let Some(snapshot) = what_was_sent(session, &pool, dataset, to_guid).await else {
         if pool.dataset(name, &PropertyQuery::None).await.is_ok() {
             return Err(fail(format!(
                 "'{name}' is no longer the same snapshot used in the initial send"
