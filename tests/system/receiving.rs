@@ -693,6 +693,32 @@ fn a_quota_may_be_exceeded_by_a_transaction() {
     judged(&place);
 }
 
+/// Of a stream that is refused only its first record is read: what sends it has a broken pipe. One that is not refused is read to its end.
+#[test]
+fn of_a_refused_stream_the_head_is_read() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=none tank $PWD/disk && zfs create tank/a && head -c 3M /dev/urandom > f && \
+         sanbox put f tank/a:/f && zfs snapshot tank/a@1 && zfs send tank/a@1 > sent && zfs receive -u tank/b < sent",
+    );
+    assert_eq!(made, "");
+    for serves in [false, true] {
+        if serves {
+            place.serve(&["--nfs-port", "0", "--iscsi-port", "0"]);
+        }
+        let read = place.run(
+            "{ zfs receive -u tank/b; cat > rest; } < sent; expr $(stat -c %s sent) - $(stat -c %s rest); \
+             { zfs receive -u tank/c; wc -c; } < sent; zfs destroy -r tank/c; \
+             { zfs send tank/a@1; echo $? >&2; } | zfs receive -u tank/b",
+        );
+        let expect = "312\n0\n\
+             ! cannot receive new filesystem stream: destination 'tank/b' exists\n! must specify -F to overwrite it\n\
+             ! cannot receive new filesystem stream: destination 'tank/b' exists\n! must specify -F to overwrite it\n! 141\n[1]\n";
+        assert_eq!(read, expect, "with a daemon: {serves}");
+    }
+    judged(&place);
+}
+
 /// A whole stream in the place of a mounted file system: the mount shows it, with its own root directory.
 #[test]
 fn a_mount_shows_what_took_its_place() {
@@ -709,6 +735,33 @@ fn a_mount_shows_what_took_its_place() {
     );
     assert_eq!(shown, "new\ng\nmore\n");
     judged(&place);
+}
+
+/// A whole stream and an increment in the place of a volume's contents, and a rollback: its block device, which is held open, shows each.
+#[test]
+fn the_device_of_a_volume_shows_what_was_received() {
+    let has_loops = std::path::Path::new("/dev/loop-control").exists();
+    if !std::path::Path::new("/dev/fuse").exists() || !has_loops {
+        return tests::skip(
+            "receive into a volume",
+            "this machine has no /dev/fuse or no loop devices",
+        );
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    // Links to devices are the whole machine's: no other test has this pool.
+    let pool = "receiving-device";
+    let shown = place.run(&format!(
+        "truncate -s 256M disk && zpool create -O mountpoint=none {pool} $PWD/disk && zfs create -V 1M {pool}/a && zfs create -V 1M {pool}/b && \
+         cd /dev/zvol/{pool} && head -c 1M /dev/zero | tr '\\0' 1 > a && sync a && zfs snapshot {pool}/a@1 && \
+         exec 3< b 4< b && head -c 3 <&3; \
+         zfs send {pool}/a@1 | zfs receive -F {pool}/b && head -c 3 b && head -c 3 <&4; \
+         head -c 1M /dev/zero | tr '\\0' 2 > a && sync a && zfs snapshot {pool}/a@2 && \
+         zfs send -i @1 {pool}/a@2 | zfs receive {pool}/b && head -c 3 b; head -c 3 a; \
+         zfs rollback -r {pool}/b@1 && head -c 3 b; exec 3<&- 4<&-; cd / && zpool export {pool}",
+    ));
+    assert_eq!(shown.replace('\0', "0"), "000111111222222111\n");
+    assert!(!place.log().contains("may show"), "{}", place.log());
 }
 
 /// File systems that a receive destroys or renames are not mounted where they were.

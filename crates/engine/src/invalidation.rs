@@ -1,4 +1,5 @@
-//! Invalidations of what the kernel caches of a mounted file system: changes made by other ways than through the mount.
+//! Invalidations of what the kernel caches of a mounted file system or of a volume's block device: changes made by other ways
+//! than through the mount; of a volume, those of all its contents at once.
 //!
 //! An invalidation is sent after the change was made, and the request that made the change waits until all watches have
 //! processed it: after its answer, no kernel shows what was before.
@@ -23,7 +24,7 @@ pub enum Invalidation {
     Name(FileId, Vec<u8>),
     /// The names in `.zfs/snapshot`: snapshots were destroyed or renamed.
     Snapshots,
-    /// Everything, after a rollback.
+    /// Everything, after a rollback or a receive.
     Everything,
 }
 

@@ -124,8 +124,8 @@ impl PoolMailbox {
         &self.fast_path
     }
 
-    /// The watches of file systems of this pool.
-    pub(crate) fn watches(&self) -> &Watches {
+    /// The watches of file systems and volumes of this pool.
+    pub(crate) fn watches(&self) -> &Arc<Watches> {
         &self.watches
     }
 

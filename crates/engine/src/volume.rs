@@ -5,6 +5,7 @@ use std::future::Future;
 use dsl::DslError;
 use zvol::{Redundancy, Volume, VolumeError, VolumeResult};
 
+use crate::invalidation::Watch;
 use crate::pool_mailbox::{PoolContext, PoolMailbox, Request};
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value, nice_bytes};
 use crate::statistics::Client;
@@ -69,6 +70,13 @@ impl VolumeHandle {
             client,
             ..self.clone()
         }
+    }
+
+    /// Begins to watch the volume: [`crate::Invalidation::Everything`] comes when a rollback or a receive took the place of its contents,
+    /// nothing for single writes.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.mailbox.watches().add(self.guid).0
     }
 
     /// Returns the dataset's guid, which no other dataset of any pool shares.

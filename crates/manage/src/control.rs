@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 
 use crate::terminal::{self, SilentTerminal};
 
@@ -53,6 +54,9 @@ pub enum Frame {
     Request(Request),
     /// Client to appliance: bytes of standard input; none at its end.
     In(Vec<u8>),
+    /// Appliance to client: so many bytes of standard input are wanted next; 0: all there are, from now on. Only of a command that
+    /// [`reads_on_demand`].
+    Demand(u32),
     /// Bytes for standard output.
     Out(Vec<u8>),
     /// Bytes for standard error.
@@ -73,6 +77,9 @@ impl Frame {
             Self::Request(request) => {
                 let bytes = serde_json::to_vec(request).map_err(io::Error::other)?;
                 return write_frames(to, b'R', &bytes).await;
+            }
+            Self::Demand(wanted) => {
+                return write_frames(to, b'D', &wanted.to_be_bytes()).await;
             }
             Self::In(bytes) => (b'I', &bytes[..]),
             Self::Out(bytes) => (b'O', &bytes[..]),
@@ -114,6 +121,7 @@ impl Frame {
             (b'E', _) => Self::Err(payload),
             (b'T', _) => Self::Title(payload),
             (b'X', [code]) => Self::Exit(*code),
+            (b'D', &[a, b, c, d]) => Self::Demand(u32::from_be_bytes([a, b, c, d])),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown frame")),
         })
     }
@@ -158,6 +166,45 @@ pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
     }
 }
 
+/// Whether a command reads no more of its input than it asked for: what sends a stream that is refused learns of it by its broken pipe.
+#[must_use]
+pub fn reads_on_demand(tool: &str, arguments: &[String]) -> bool {
+    let command = arguments.first().map_or("", String::as_str);
+    tool == "zfs" && matches!(command, "receive" | "recv")
+}
+
+/// What a command asked for of its input, for the thread that reads it.
+pub struct InputDemands(Option<mpsc::UnboundedReceiver<u32>>);
+
+impl InputDemands {
+    /// Everything is wanted.
+    pub const ALL: Self = Self(None);
+
+    /// What comes through the channel: numbers of bytes, or 0 for all.
+    #[must_use]
+    pub fn channel() -> (mpsc::UnboundedSender<u32>, Self) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (sender, Self(Some(receiver)))
+    }
+
+    /// Waits until bytes are wanted, and returns how many, `max` at most; `None` when none will be.
+    ///
+    /// # Panics
+    /// When it would block a thread of an asynchronous runtime.
+    pub fn wait(&mut self, max: usize) -> Option<usize> {
+        let Some(receiver) = &mut self.0 else {
+            return Some(max);
+        };
+        match receiver.blocking_recv()? as usize {
+            0 => {
+                self.0 = None;
+                Some(max)
+            }
+            wanted => Some(wanted.min(max)),
+        }
+    }
+}
+
 /// The file that takes the place of a command's standard input, if one does: the text of a program is read where the command is given.
 #[must_use]
 pub fn input_file<'a>(tool: &str, arguments: &'a [String]) -> Option<&'a str> {
@@ -195,6 +242,12 @@ pub fn input_file<'a>(tool: &str, arguments: &'a [String]) -> Option<&'a str> {
 /// The file of [`input_file`] cannot be opened.
 pub fn open_input(tool: &str, arguments: &[String]) -> Result<Box<dyn Read + Send>, String> {
     let Some(file) = input_file(tool, arguments) else {
+        if reads_on_demand(tool, arguments)
+            && let Ok(input) = io::stdin().as_fd().try_clone_to_owned()
+        {
+            // Rust's own standard input reads ahead.
+            return Ok(Box::new(std::fs::File::from(input)));
+        }
         return Ok(Box::new(io::stdin()));
     };
     match std::fs::File::open(file) {
@@ -332,11 +385,16 @@ fn ask_with(
     };
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
     stream.write_all(&frame_bytes(b'R', &payload)?)?;
+    let (mut demanding, mut demands) = (None, InputDemands::ALL);
+    if reads_on_demand(&request.tool, &request.arguments) {
+        let (sender, receiver) = InputDemands::channel();
+        (demanding, demands) = (Some(sender), receiver);
+    }
     if let Some(input) = input {
         let to = stream.try_clone()?;
         std::thread::Builder::new()
             .name("input".to_owned())
-            .spawn(move || send_input(input, to))?;
+            .spawn(move || send_input(input, demands, to))?;
     }
     loop {
         let mut header = [0; 5];
@@ -363,6 +421,11 @@ fn ask_with(
                 Ok(())
             }
             Frame::Exit(code) => return Ok(Some(Answer::Exit(code))),
+            Frame::Demand(wanted) => {
+                // The thread may have ended with the input.
+                let _ = demanding.as_ref().map(|thread| thread.send(wanted));
+                Ok(())
+            }
             Frame::Request(_) | Frame::In(_) => Ok(()),
         };
         if written.is_err() {
@@ -371,15 +434,21 @@ fn ask_with(
     }
 }
 
-/// Hands input on until it ends, or the command takes no more.
-fn send_input(mut input: Box<dyn Read + Send>, mut to: std::os::unix::net::UnixStream) {
+/// Hands input on as it is wanted, until it ends, or the command takes no more.
+fn send_input(
+    mut input: Box<dyn Read + Send>,
+    mut demands: InputDemands,
+    mut to: std::os::unix::net::UnixStream,
+) {
     let mut bytes = vec![0; INPUT_BYTES];
-    loop {
-        let len = match input.read(&mut bytes) {
-            Ok(len) => len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // The command sees a stream that ends too early.
-            Err(_) => 0,
+    while let Some(wanted) = demands.wait(INPUT_BYTES) {
+        let len = loop {
+            match input.read(&mut bytes[..wanted]) {
+                Ok(len) => break len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The command sees a stream that ends too early.
+                Err(_) => break 0,
+            }
         };
         terminal::end_if_interrupted(&bytes[..len]);
         let Ok(frame) = frame_bytes(b'I', &bytes[..len]) else {
@@ -537,6 +606,7 @@ mod tests {
             Frame::Out(b"tank\n".to_vec()),
             Frame::Err(Vec::new()),
             Frame::Title(b"send 42%".to_vec()),
+            Frame::Demand(312),
             Frame::Exit(2),
         ];
         for frame in &frames {

@@ -334,7 +334,9 @@ impl Invocation {
         let reads = manage::control::reads_input(&self.tool, &self.arguments);
         let opened = reads.then(|| manage::control::open_input(&self.tool, &self.arguments));
         // A file that cannot be opened was reported when a daemon was looked for.
-        let input = opened.and_then(Result::ok).map(Input::read);
+        let on_demand = manage::control::reads_on_demand(&self.tool, &self.arguments);
+        let input = opened.and_then(Result::ok);
+        let input = input.map(|input| Input::read(input, on_demand));
         PreparedCommand(Session::new(
             appliance,
             Out::process(),

@@ -116,6 +116,7 @@ impl Work {
         let encryption = self.encryption_of(&to, package, is_top).await?;
         let list = self.input.list().await.map_err(unreadable)?;
         if self.request.dry_run {
+            self.input.accept();
             return self.input.skip().await.map_err(unreadable);
         }
         self.check_byte_order(&to)?;
@@ -477,16 +478,8 @@ impl Work {
         Ok(Changes { early, late, marks })
     }
 
-    /// Receives the records, and makes the snapshot; false when the snapshot is there already, and was passed over.
-    async fn receive_into(
-        &mut self,
-        to: &Destination<'_>,
-        list: &NvList,
-        encryption: NewEncryption,
-        changes: Changes,
-    ) -> Result<bool, EngineError> {
-        let hierarchy = self.context.pool.hierarchy().clone();
-        let mut target = ReceiveTarget {
+    fn target_of(&self, to: &Destination<'_>, encryption: NewEncryption) -> ReceiveTarget {
+        ReceiveTarget {
             dataset: to.dataset.clone(),
             snapshot: to.snapshot.clone(),
             force: self.request.force,
@@ -496,7 +489,19 @@ impl Work {
             settings: encryption.settings,
             key: encryption.key,
             order: self.input.reader().order().unwrap_or_default(),
-        };
+        }
+    }
+
+    /// Receives the records, and makes the snapshot; false when the snapshot is there already, and was passed over.
+    async fn receive_into(
+        &mut self,
+        to: &Destination<'_>,
+        list: &NvList,
+        encryption: NewEncryption,
+        changes: Changes,
+    ) -> Result<bool, EngineError> {
+        let hierarchy = self.context.pool.hierarchy().clone();
+        let mut target = self.target_of(to, encryption);
         let Changes {
             mut early,
             late,
@@ -505,6 +510,9 @@ impl Work {
         if !to.existed {
             target.settings.extend(take_user_settings(&mut early));
         }
+        if let Ok(info) = hierarchy.info(&to.dataset).await {
+            self.changed.insert(info.guid.0);
+        }
         let mut receiver = match hierarchy.receive(target, to.begin.clone(), list).await {
             Ok(receiver) => receiver,
             Err(error @ (DslError::Exists { .. } | DslError::NotFound { .. }))
@@ -512,11 +520,13 @@ impl Work {
             {
                 drop(error);
                 self.progress(format!("snap {} already exists; ignoring", to.full()));
+                self.input.accept();
                 self.input.skip().await.map_err(unreadable)?;
                 return Ok(false);
             }
             Err(error) => return Err(self.refusal(to, error).await),
         };
+        self.input.accept();
         let mut before = None;
         if !early.is_empty() || marks {
             if to.existed {

@@ -40,12 +40,14 @@ impl Work {
         self.announce(to);
         let list = self.input.list().await.map_err(unreadable)?;
         if self.request.dry_run {
+            self.input.accept();
             return self.input.skip().await.map_err(unreadable);
         }
         self.check_byte_order(to)?;
         let hierarchy = self.context.pool.hierarchy().clone();
         let healer = hierarchy.heal(&to.full(), to.begin.clone(), &list).await;
         let mut healer = healer.map_err(|error| refusal(to, error))?;
+        self.input.accept();
         self.heal_blocks(to, &mut healer).await?;
         let healed = healer.finish().await.map_err(|error| refusal(to, error));
         // What was known to be damaged is looked at again, whether all of it was healed or not. While a scan runs, that is the scan's.

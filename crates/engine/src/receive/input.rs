@@ -31,7 +31,10 @@ impl From<StreamError> for InputError {
 
 /// The bytes of a stream, cut into what is asked for.
 pub(super) struct Input {
+    // Goes before `demands`: when those end, it is known whether more is taken.
     chunks: mailbox::Receiver<Vec<u8>>,
+    /// How many bytes are missing, as long as the stream is not accepted.
+    demands: Option<mailbox::Sender<usize>>,
     chunk: Vec<u8>,
     at: usize,
     /// Bytes taken since the last BEGIN.
@@ -40,14 +43,20 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(chunks: mailbox::Receiver<Vec<u8>>) -> Self {
+    pub(super) fn new(chunks: mailbox::Receiver<Vec<u8>>, demands: mailbox::Sender<usize>) -> Self {
         Self {
             chunks,
+            demands: Some(demands),
             chunk: Vec::new(),
             at: 0,
             taken: 0,
             reader: StreamReader::default(),
         }
+    }
+
+    /// From here on bytes may come as fast as they can: they will be wanted.
+    pub(super) fn accept(&mut self) {
+        self.demands = None;
     }
 
     /// Bytes taken since the last BEGIN, itself included.
@@ -64,6 +73,10 @@ impl Input {
         let mut filled = 0;
         while filled < out.len() {
             if self.at == self.chunk.len() {
+                if let Some(demands) = &self.demands {
+                    // One that does not look at demands gets no second one.
+                    let _ = demands.try_send(out.len() - filled);
+                }
                 match self.chunks.receive().await {
                     Some(chunk) => {
                         self.chunk = chunk;

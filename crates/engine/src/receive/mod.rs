@@ -16,13 +16,14 @@ mod properties;
 mod replication;
 mod roots;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dsl::stream::{StreamKind, StreamRecord};
 use dsl::{NewKey, PlannedKey};
 use ondisk::stream::stream_feature;
-use runtime::mailbox::{Sender, mailbox};
+use runtime::mailbox::{Receiver, Sender, mailbox};
 use runtime::reply::Reply;
 
 use self::input::{Input, InputError};
@@ -75,8 +76,8 @@ pub enum ReceiveNote {
 /// A receive under way: the bytes of a stream, or of a package of streams, go in. Dropped before [`ReceiveStream::finish`], the stream
 /// that is under way is given up.
 pub struct ReceiveStream {
-    pool: PoolHandle,
     chunks: Sender<Vec<u8>>,
+    demands: Receiver<usize>,
     notes: Arc<Mutex<Vec<ReceiveNote>>>,
     answer: Reply<Received>,
 }
@@ -101,6 +102,19 @@ impl std::fmt::Debug for ReceiveStream {
 }
 
 impl ReceiveStream {
+    /// Waits until bytes are missing, and returns how many; `None` once it is known that the stream is received, and as many as there are
+    /// can be handed on, and when no more are taken ([`ReceiveStream::is_over`]). One that hands on no more than this reads nothing of a
+    /// stream that is refused but its head.
+    pub async fn demand(&mut self) -> Option<usize> {
+        self.demands.receive().await
+    }
+
+    /// Whether no more bytes are taken; [`ReceiveStream::finish`] says why.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.chunks.is_closed()
+    }
+
     /// Hands the next bytes on; false when no more are taken, and [`ReceiveStream::finish`] says why.
     pub async fn write(&self, bytes: Vec<u8>) -> bool {
         self.chunks.send(bytes).await.is_ok()
@@ -121,8 +135,6 @@ impl ReceiveStream {
             notes: Vec::new(),
             result: Err(EngineError::PoolClosed),
         });
-        // What is open of the datasets is another thing now.
-        self.pool.notify(None, Invalidation::Everything).await;
         received.notes = take(&self.notes);
         received
     }
@@ -143,10 +155,12 @@ impl PoolHandle {
     ) -> Request<'_, Result<ReceiveStream, EngineError>> {
         Box::pin(async move {
             let (chunks, input) = mailbox(CHUNKS_MAX);
+            let (demanding, demands) = mailbox(1);
             let (sender, answer) = runtime::reply();
             let creator = self.creator();
             let notes = Arc::<Mutex<Vec<ReceiveNote>>>::default();
             let told = Arc::clone(&notes);
+            let watches = Arc::clone(self.mailbox.watches());
             self.run_as_root(move |context| async move {
                 let handle = context.handle.clone();
                 let task = async move {
@@ -154,14 +168,21 @@ impl PoolHandle {
                         context,
                         request,
                         creator,
-                        input: Input::new(input),
+                        input: Input::new(input, demanding),
                         notes: told,
                         new: Vec::new(),
                         replaced: Vec::new(),
                         top: None,
                         received_raw: false,
+                        changed: BTreeSet::new(),
                     };
                     let result = work.run().await;
+                    // Done here, so that it is done too when the caller is gone.
+                    for guid in &work.changed {
+                        let everything = [Invalidation::Everything];
+                        watches.notify(Some(*guid), 0, &everything).await;
+                    }
+                    watches.notify(None, 0, &[Invalidation::Snapshots]).await;
                     sender.send(Received {
                         new: work.new,
                         replaced: work.replaced,
@@ -174,8 +195,8 @@ impl PoolHandle {
             })
             .await?;
             Ok(ReceiveStream {
-                pool: self.clone(),
                 chunks,
+                demands,
                 notes,
                 answer,
             })
@@ -248,6 +269,8 @@ struct Work {
     top: Option<String>,
     /// A raw stream was received.
     received_raw: bool,
+    /// Guids of the datasets whose contents may be others now.
+    changed: BTreeSet<u64>,
 }
 
 /// A refusal before it is known what is received.

@@ -207,6 +207,14 @@ impl Appliance {
         let _ = self.services.devices.set(devices);
     }
 
+    /// Whether a volume's block device is in use.
+    pub(crate) async fn device_in_use(&self, guid: u64) -> bool {
+        match self.services.devices.get() {
+            Some(devices) => devices.in_use(guid).await,
+            None => false,
+        }
+    }
+
     /// Takes a volume's block device away, unless it is in use.
     ///
     /// # Errors

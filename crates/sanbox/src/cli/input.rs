@@ -1,9 +1,12 @@
 //! Where the input of a command comes from: the process's own standard input, or the frames of a control connection. It comes in
-//! chunks through a bounded channel, so that a slow command holds up the sender and not the memory.
+//! chunks through a bounded channel, so that a slow command holds up the sender and not the memory. Of a command that reads on demand
+//! no more is read than it asked for.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use manage::control::InputDemands;
 use tokio::sync::{Mutex, mpsc};
 use zeroize::Zeroizing;
 
@@ -14,13 +17,38 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// The input of one command. An empty chunk is its end; where the sender is gone before, it was cut off.
 #[derive(Clone)]
-pub(crate) struct Input(Arc<Mutex<mpsc::Receiver<Vec<u8>>>>);
+pub(crate) struct Input {
+    chunks: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
+    /// Where the command reads on demand.
+    demands: Option<Demands>,
+}
+
+/// The way to what reads the input.
+#[derive(Clone)]
+struct Demands {
+    sender: mpsc::UnboundedSender<u32>,
+    /// Everything was asked for.
+    all: Arc<AtomicBool>,
+}
 
 impl Input {
     /// Input that comes by a channel.
     pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
-        (sender, Self(Arc::new(Mutex::new(receiver))))
+        let input = Self {
+            chunks: Arc::new(Mutex::new(receiver)),
+            demands: None,
+        };
+        (sender, input)
+    }
+
+    /// Has what the command wants go through `sender`: numbers of bytes, or 0 for all.
+    pub(crate) fn on_demand(self, sender: mpsc::UnboundedSender<u32>) -> Self {
+        let all = Arc::default();
+        Self {
+            demands: Some(Demands { sender, all }),
+            ..self
+        }
     }
 
     /// Input that is these bytes.
@@ -34,16 +62,30 @@ impl Input {
     }
 
     /// Standard input of this process or a file, read by a thread of its own.
-    pub(crate) fn read(mut from: Box<dyn io::Read + Send>) -> Self {
-        let (sender, input) = Self::channel();
+    pub(crate) fn read(mut from: Box<dyn io::Read + Send>, on_demand: bool) -> Self {
+        let (sender, mut input) = Self::channel();
+        let mut demands = InputDemands::ALL;
+        if on_demand {
+            let (demanding, receiver) = InputDemands::channel();
+            (input, demands) = (input.on_demand(demanding), receiver);
+        }
         let read = move || {
+            let mut wanted = 0;
             loop {
-                let mut chunk = vec![0; CHUNK_BYTES];
+                // A read that was interrupted is made again.
+                if wanted == 0 {
+                    match demands.wait(CHUNK_BYTES) {
+                        Some(more) => wanted = more,
+                        None => return,
+                    }
+                }
+                let mut chunk = vec![0; wanted];
                 match from.read(&mut chunk) {
                     Ok(len) => chunk.truncate(len),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => return,
                 }
+                wanted = 0;
                 manage::terminal::end_if_interrupted(&chunk);
                 let ended = chunk.is_empty();
                 if sender.blocking_send(chunk).is_err() || ended {
@@ -60,7 +102,21 @@ impl Input {
 
     /// The next bytes; `None` at the end.
     pub(crate) async fn next(&self) -> Option<Vec<u8>> {
-        let chunk = self.0.lock().await.recv().await?;
+        self.next_of(None).await
+    }
+
+    /// The next bytes, at most `wanted` of them where the input is read on demand and not all was asked for (`None`) before; `None` at the
+    /// end.
+    pub(crate) async fn next_of(&self, wanted: Option<usize>) -> Option<Vec<u8>> {
+        if let Some(demands) = &self.demands
+            && !demands.all.load(Ordering::Relaxed)
+        {
+            let bytes = wanted.map_or(0, |wanted| u32::try_from(wanted).unwrap_or(u32::MAX));
+            demands.all.store(bytes == 0, Ordering::Relaxed);
+            // Where nothing reads any more, the chunks end.
+            let _ = demands.sender.send(bytes);
+        }
+        let chunk = self.chunks.lock().await.recv().await?;
         (!chunk.is_empty()).then_some(chunk)
     }
 }

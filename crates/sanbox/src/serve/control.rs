@@ -252,6 +252,26 @@ async fn receive(reader: &mut OwnedReadHalf, bounded: bool) -> Option<Request> {
     }
 }
 
+/// Hands on what a command says and asks for, to its end.
+async fn relay_output(
+    output: &mut mpsc::Receiver<(Stream, Vec<u8>)>,
+    demands: &mut mpsc::UnboundedReceiver<u32>,
+    writer: &mut OwnedWriteHalf,
+) -> std::io::Result<()> {
+    loop {
+        let frame = tokio::select! {
+            Some(bytes) = demands.recv() => Frame::Demand(bytes),
+            said = output.recv() => match said {
+                Some((Stream::Out, bytes)) => Frame::Out(bytes),
+                Some((Stream::Err, bytes)) => Frame::Err(bytes),
+                Some((Stream::Title, bytes)) => Frame::Title(bytes),
+                None => return Ok(()),
+            },
+        };
+        frame.send(writer).await?;
+    }
+}
+
 async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
     let peer = subject.as_ref().map(|known| known.uid);
@@ -272,7 +292,11 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let (tool, arguments) = (request.tool, request.arguments);
     let asked = format!("{} by user {uid}", commands::line(&tool, &arguments));
     let job = job_of_shell(&appliance, uid, &tool, &arguments);
-    let (feed, input) = Input::channel();
+    let (feed, mut input) = Input::channel();
+    let (demanding, mut demands) = mpsc::unbounded_channel();
+    if manage::control::reads_on_demand(&tool, &arguments) {
+        input = input.on_demand(demanding);
+    }
     let given = GivenCommand {
         caller: Caller {
             directory: request.directory,
@@ -295,14 +319,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         abort,
     } = running;
     let relay = async {
-        while let Some((stream, bytes)) = output.recv().await {
-            let frame = match stream {
-                Stream::Out => Frame::Out(bytes),
-                Stream::Err => Frame::Err(bytes),
-                Stream::Title => Frame::Title(bytes),
-            };
-            frame.send(&mut writer).await?;
-        }
+        relay_output(&mut output, &mut demands, &mut writer).await?;
         // A command that panicked is reported as an error; the daemon goes on.
         let code = exit.await.map_or(1, |exit| exit.0);
         job.finish(code);

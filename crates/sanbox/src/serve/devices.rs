@@ -5,23 +5,26 @@
 //! to its own. Only a daemon that mounts (`--mount`), as root, does this, and only for volumes whose property `volmode`
 //! asks for devices.
 //!
-//! The kernel caches what goes through a device: what is written to a volume by NBD or iSCSI at the same time is not seen
-//! there. Does not know what is on a volume.
+//! The kernel caches what goes through a device. It is told to drop that when a rollback or a receive takes the place of a
+//! volume's contents; what is written to a volume by NBD or iSCSI at the same time is not seen there. Does not know what is
+//! on a volume.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 
 use engine::property::{DatasetKind, Value};
 use engine::{
-    DatasetFilter, IoBuf, PoolHandle, PropertyQuery, Stability, VolumeError, VolumeHandle,
+    DatasetFilter, Invalidation, IoBuf, PoolHandle, PropertyQuery, Stability, VolumeError,
+    VolumeHandle, Watch,
 };
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    LockOwner, MountOption, Notifier, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionUnmounter, WriteFlags,
 };
 
@@ -36,6 +39,8 @@ const LINKS: &str = "/dev/zvol";
 const ROOT: u64 = 1;
 /// Sizes change, so nothing about a file is trusted for long.
 const TTL: Duration = Duration::ZERO;
+/// How often the thread that watches a volume looks whether the device is still there.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Devices {
@@ -50,9 +55,15 @@ pub(crate) struct Devices {
 #[derive(Default)]
 struct AttachedDevices {
     attached: BTreeMap<u64, Attached>,
-    mount: Option<SessionUnmounter>,
+    mount: Option<FilesMount>,
     /// Devices cannot be made here; this was said.
     given_up: bool,
+}
+
+/// The mount of the files.
+struct FilesMount {
+    unmounter: SessionUnmounter,
+    kernel: Arc<Notifier>,
 }
 
 /// A volume that has a device.
@@ -62,6 +73,8 @@ struct Attached {
     device: PathBuf,
     size: u64,
     file: u64,
+    /// Set when the device goes: its watch ends.
+    detached: Arc<AtomicBool>,
 }
 
 /// The files, by number.
@@ -192,14 +205,17 @@ impl Devices {
         guid: u64,
         volume: &Wanted,
     ) -> Result<(), String> {
-        if state.mount.is_none() {
-            state.mount = Some(self.mount().await?);
-        }
+        let kernel = match &state.mount {
+            Some(mount) => mount.kernel.clone(),
+            None => state.mount.insert(self.mount().await?).kernel.clone(),
+        };
         let name = format!("{guid:016x}");
+        let handle = volume.pool.volume_by_number(volume.object, guid);
+        // Begun before the kernel reads anything.
+        let watch = handle.watch();
         let file = {
             let mut files = self.files.locked();
             let number = files.keys().max().copied().unwrap_or(ROOT) + 1;
-            let handle = volume.pool.volume_by_number(volume.object, guid);
             files.insert(
                 number,
                 File {
@@ -223,16 +239,16 @@ impl Devices {
             }
         };
         link(&volume.dataset, &device).await;
-        state.attached.insert(
-            guid,
-            Attached {
-                dataset: volume.dataset.clone(),
-                device,
-                size: volume.size,
-                file,
-            },
-        );
-        Ok(())
+        let attached = Attached {
+            dataset: volume.dataset.clone(),
+            device,
+            size: volume.size,
+            file,
+            detached: Arc::default(),
+        };
+        let watched = attached.follow_contents(watch, kernel);
+        state.attached.insert(guid, attached);
+        watched
     }
 
     /// Takes a volume's device away, also one in use.
@@ -240,11 +256,21 @@ impl Devices {
         let Some(attached) = state.attached.remove(&guid) else {
             return;
         };
+        attached.detached.store(true, Ordering::Relaxed);
         unlink(&attached.dataset).await;
         if let Err(why) = losetup(vec!["-d".into(), attached.device.into()]).await {
             tracing::warn!(target: DEVICES, "{}: {why}", attached.dataset);
         }
         self.files.locked().remove(&attached.file);
+    }
+
+    /// Whether the device of a volume is in use.
+    pub(crate) async fn in_use(&self, guid: u64) -> bool {
+        let attached = self.state.lock().await.attached.get(&guid).cloned();
+        match attached {
+            Some(attached) => in_use(&attached.device).await,
+            None => false,
+        }
     }
 
     /// Takes away the devices of a volume, or of all volumes of a pool, unless one is in use.
@@ -281,18 +307,18 @@ impl Devices {
             self.detach(&mut state, guid).await;
         }
         if let Some(mut mount) = state.mount.take() {
-            let _ = paths::call(&self.directory, move || mount.unmount()).await;
+            let _ = paths::call(&self.directory, move || mount.unmounter.unmount()).await;
         }
     }
 
-    async fn mount(&self) -> Result<SessionUnmounter, String> {
+    async fn mount(&self) -> Result<FilesMount, String> {
         let directory = self.directory.clone();
         let guard = self.mounts.upgrade().and_then(|mounts| mounts.guard());
         let service = Service {
             files: self.files.clone(),
             runtime: tokio::runtime::Handle::current(),
         };
-        let start = move || -> Result<SessionUnmounter, String> {
+        let start = move || -> Result<FilesMount, String> {
             let text = |error: std::io::Error| error.to_string();
             paths::clear_dead(&directory);
             std::fs::create_dir_all(&directory).map_err(text)?;
@@ -309,6 +335,7 @@ impl Devices {
                 guard.add(*connection);
             }
             let unmounter = session.unmount_callable();
+            let kernel = Arc::new(session.notifier());
             std::thread::Builder::new()
                 .name("fuse volumes".to_owned())
                 .spawn(move || {
@@ -320,9 +347,48 @@ impl Devices {
                     }
                 })
                 .map_err(text)?;
-            Ok(unmounter)
+            Ok(FilesMount { unmounter, kernel })
         };
         paths::call(&self.directory, start).await?
+    }
+}
+
+impl Attached {
+    /// Has the kernel drop what it holds of the volume whenever something else takes the place of its contents, on a thread of its own: the
+    /// kernel may hold locks that requests under way release.
+    fn follow_contents(&self, watch: Watch, kernel: Arc<Notifier>) -> Result<(), String> {
+        let (device, file) = (self.device.clone(), INodeNo(self.file));
+        let detached = self.detached.clone();
+        let follow = move || {
+            while !detached.load(Ordering::Relaxed) {
+                match watch.next(WATCH_INTERVAL) {
+                    Ok(Some(event)) if event.invalidation == Invalidation::Everything => {
+                        // The file's pages first: those of the device would be filled from them again. The kernel may have dropped them by
+                        // itself, which is no failure.
+                        let _ = kernel.inval_inode(file, 0, 0);
+                        drop_pages(&device);
+                    }
+                    Ok(_) => {}
+                    Err(()) => return,
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("volume contents".to_owned())
+            .spawn(follow)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Drops the pages that the kernel holds of a device. It holds some only while the device is open; those that were written and not yet
+/// handed on stay.
+fn drop_pages(device: &Path) {
+    use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
+    let opened = open(device, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let dropped = opened.and_then(|device| fadvise(device, 0, None, Advice::DontNeed));
+    if let Err(error) = dropped {
+        tracing::warn!(target: DEVICES, "{} may show what was there before: {error}", device.display());
     }
 }
 

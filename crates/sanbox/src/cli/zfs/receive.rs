@@ -197,8 +197,16 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
         request.key = Some(keys::new_key(session, input, &planned, None).await);
     }
     let stream = pool.receive(request).await;
-    let stream = stream.map_err(refused)?;
-    while let Some(chunk) = input.next().await {
+    let mut stream = stream.map_err(refused)?;
+    loop {
+        // Of a stream that is refused no more than its head is read.
+        let wanted = stream.demand().await;
+        if wanted.is_none() && stream.is_over() {
+            break;
+        }
+        let Some(chunk) = input.next_of(wanted).await else {
+            break;
+        };
         let more = stream.write(chunk).await;
         tell(session, options, &stream.take_notes());
         if !more {

@@ -422,11 +422,11 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
         return Err(Exit(1));
     }
     destroy_doomed(session, &pool, dataset, doomed).await?;
-    // What the kernel has of a volume's device would be of another time.
+    // What stands on a volume's device would be of another time.
     if let Ok(info) = pool.dataset(dataset, &PropertyQuery::None).await
-        && let Err(error) = session.appliance.release_device(info.guid).await
+        && session.appliance.device_in_use(info.guid).await
     {
-        return Err(fail(dataset, &error));
+        return Err(fail(dataset, &EngineError::Busy(dataset.to_owned())));
     }
     let outcome = pool.rollback(dataset, Some(target)).await;
     if outcome.is_err() {
