@@ -30,7 +30,7 @@ use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
 use crate::pool::{ImportSession, ImportedPool, Pool, PoolParts};
 use crate::properties::stored::StoredValue;
-use crate::space::{SpaceMapSource, SpaceMaps};
+use crate::space::{SpaceFeatures, SpaceMapSource, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, in_use, properties, sync};
 
@@ -86,11 +86,8 @@ impl Pool {
         let (opened, tx) = new_layers(handle, &tree, &spec, salt).await;
         let (mos, txg) = (opened.mos.clone(), tx.txg());
         let enabled = |name: &str| enable.iter().any(|feature| feature.name == name);
-        let space = Rc::new(SpaceMaps::new(
-            mos.clone(),
-            enabled("spacemap_histogram"),
-            enabled("spacemap_v2"),
-        ));
+        let space = SpaceMaps::new(mos.clone(), &tree, SpaceFeatures::of(enabled));
+        let space = Rc::new(space);
         space.set_tables(
             DedupTables::new(&mos, &tree, enabled("fast_dedup"), &spec.tuning.dedup),
             BlockReferenceTables::new(&mos, &tree),

@@ -68,6 +68,7 @@ impl ImportedPool {
             self.clock().sync_all().await?;
             if let Some(state) = state {
                 self.config.set_label_state(state);
+                self.space().flush_all_logs();
                 self.dirty_config();
                 self.clock().sync_all().await?;
                 let name = match state {

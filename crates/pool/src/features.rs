@@ -49,6 +49,7 @@ const DEFAULT: &[&str] = &[
     "zstd_compress",
     "allocation_classes",
     "zpool_checkpoint",
+    "log_spacemap",
     "livelist",
     "draid",
     "device_removal",

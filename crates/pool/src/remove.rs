@@ -14,7 +14,7 @@ use vdev::{VdevConfig, labels};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::pool::{ImportedPool, Pool};
-use crate::{PoolError, sync};
+use crate::{PoolError, log_space_map, sync};
 
 /// How often the intent logs are asked to leave a vdev, each time a txg apart: a log that is written all the time moves
 /// on with its next blocks.
@@ -197,6 +197,7 @@ impl ImportedPool {
         }
         if let Some(object) = top.zap_top {
             let map = self.objects.get().vdev_zap_map;
+            log_space_map::free_list(self.mos(), ObjectId(object), tx).await?;
             zap::remove_int(self.mos(), map, object, tx).await?;
             self.mos().free_object(ObjectId(object), tx).await?;
         }

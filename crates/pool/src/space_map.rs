@@ -13,7 +13,7 @@ use range_tree::RangeTree;
 
 use crate::PoolError;
 
-/// Data block size of new maps in bytes: what OpenZFS uses without `log_spacemap`.
+/// Data block size in bytes of new maps in a pool without log space maps.
 pub(crate) const BLOCK_SIZE: u32 = 16 << 10;
 const INDIRECT_SHIFT: u8 = 14;
 /// Bonus length with and without the histogram.
@@ -120,6 +120,16 @@ pub(crate) async fn create(
     histogram: bool,
     tx: &Tx,
 ) -> Result<(ObjectId, Header), PoolError> {
+    create_with(mos, histogram, BLOCK_SIZE, tx).await
+}
+
+/// As [`create`], with data blocks of `block_size` bytes.
+pub(crate) async fn create_with(
+    mos: &Objset,
+    histogram: bool,
+    block_size: u32,
+    tx: &Tx,
+) -> Result<(ObjectId, Header), PoolError> {
     assert!(tx.is_syncing(), "create happens in syncing context");
     let bonus_len = if histogram {
         BONUS_HISTOGRAM
@@ -127,7 +137,7 @@ pub(crate) async fn create(
         BONUS_PLAIN
     };
     let spec = AllocSpec::new(ObjectType::SPACE_MAP)
-        .block_size(BLOCK_SIZE)
+        .block_size(block_size)
         .indirect_shift(INDIRECT_SHIFT)
         .bonus(ObjectType::SPACE_MAP_HEADER, bonus_len);
     let object = mos.allocate(spec, tx).await?;
@@ -174,6 +184,8 @@ pub(crate) async fn truncate(
 pub(crate) struct Encoder {
     scale: Scale,
     two_words: bool,
+    /// What two-word entries say of it; only logs of many vdevs do.
+    vdev: Option<u32>,
     block_size: u64,
     at: u64,
     words: Vec<u64>,
@@ -187,11 +199,18 @@ impl Encoder {
         Self {
             scale,
             two_words,
+            vdev: None,
             block_size: u64::from(block_size),
             at: header.length,
             words: Vec::new(),
             allocated: 0,
         }
+    }
+
+    /// The entries that follow are of this vdev, in two words each.
+    pub(crate) fn of_vdev(&mut self, id: u32) {
+        assert!(id < 1 << 24, "an entry has 24 bits for its vdev");
+        self.vdev = Some(id);
     }
 
     /// Appends the informational entry that precedes a batch.
@@ -224,13 +243,14 @@ impl Encoder {
         let mut offset = (range.start - self.scale.start) >> self.scale.shift;
         let mut left = length >> self.scale.shift;
         while left > 0 {
-            if self.two_words && (left > RUN_ONE_WORD || offset + left > OFFSET_ONE_WORD) {
+            let long = left > RUN_ONE_WORD || offset + left > OFFSET_ONE_WORD;
+            if self.vdev.is_some() || (self.two_words && long) {
                 let run = left.min(RUN_TWO_WORDS);
                 // A two-word entry never straddles a block; the rest of the block is padding.
                 if (self.at + 8).is_multiple_of(self.block_size) {
                     self.push(PAD);
                 }
-                self.push(3 << 62 | (run - 1) << 24);
+                self.push(3 << 62 | (run - 1) << 24 | u64::from(self.vdev.unwrap_or(0)));
                 self.push(bit << 63 | offset);
                 offset += run;
                 left -= run;

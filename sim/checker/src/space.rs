@@ -1,6 +1,6 @@
 //! Space maps: what they say is allocated, against what was reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::NvList;
 use ondisk::bytes;
@@ -104,6 +104,15 @@ fn difference(a: &[(u64, u64)], b: &[(u64, u64)]) -> Vec<(u64, u64)> {
     out
 }
 
+/// All log space maps of a pool.
+#[derive(Default)]
+struct Logs {
+    /// Of which txgs there are logs.
+    txgs: BTreeSet<u64>,
+    /// Their entries, oldest first.
+    entries: Vec<LogEntry>,
+}
+
 /// One entry of the pool-wide logs.
 struct LogEntry {
     txg: u64,
@@ -135,7 +144,7 @@ impl Checker<'_> {
         &mut self,
         mos: &Tree,
         id: u32,
-        logs: &[LogEntry],
+        logs: &Logs,
         moved: &[(u64, u64)],
         used: &mut super::usage::Usage,
     ) {
@@ -161,6 +170,15 @@ impl Checker<'_> {
         used.mark(array, "metaslab array");
         let maps = self.object_bytes(mos, array, 8 * count);
         let unflushed = self.unflushed_txgs(mos, zap, count, used);
+        for (metaslab, since) in unflushed.iter().enumerate() {
+            // OpenZFS imports no pool in which it is missing.
+            if *since != 0 && !logs.txgs.contains(since) {
+                let text = format!(
+                    "vdev {id} metaslab {metaslab}: flushed in txg {since}, which has no log"
+                );
+                self.report.error(Kind::SpaceMap, text);
+            }
+        }
         let mut allocated = Ranges::default();
         for m in 0..count {
             let object = bytes::u64_at(&maps, bytes::index(8 * m));
@@ -169,7 +187,7 @@ impl Checker<'_> {
                 self.apply_space_map(mos, id, m, object, &mut allocated, used);
             }
         }
-        for e in logs.iter().filter(|e| e.vdev == id) {
+        for e in logs.entries.iter().filter(|e| e.vdev == id) {
             let metaslab = bytes::index(e.start >> shift);
             if unflushed.get(metaslab).is_some_and(|since| e.txg >= *since) {
                 self.apply(
@@ -288,14 +306,10 @@ impl Checker<'_> {
         out
     }
 
-    fn read_logs(
-        &mut self,
-        mos: &Tree,
-        directory: &Zap,
-        used: &mut super::usage::Usage,
-    ) -> Vec<LogEntry> {
+    fn read_logs(&mut self, mos: &Tree, directory: &Zap, used: &mut super::usage::Usage) -> Logs {
+        let mut out = Logs::default();
         let Some(zap) = directory.u64("com.delphix:log_spacemap_zap") else {
-            return Vec::new();
+            return out;
         };
         used.mark(zap, "log space maps");
         let mut logs: Vec<(u64, u64)> = self
@@ -305,7 +319,7 @@ impl Checker<'_> {
             .filter_map(|(k, v)| Some((u64::from_str_radix(&k, 16).ok()?, v)))
             .collect();
         logs.sort_unstable();
-        let mut out = Vec::new();
+        out.txgs = logs.iter().map(|(txg, _)| *txg).collect();
         for (txg, object) in logs {
             used.mark(object, "log space map");
             let Some(header) = mos
@@ -331,7 +345,7 @@ impl Checker<'_> {
                         len,
                         vdev: Some(vdev),
                     }) => {
-                        out.push(LogEntry {
+                        out.entries.push(LogEntry {
                             txg,
                             op,
                             vdev,

@@ -21,7 +21,7 @@ use crate::features::{Support, UnsupportedFeatures, support};
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::{ImportSession, ImportedPool, OpenedMos, Pool, PoolParts};
 use crate::rewind::Rewound;
-use crate::space::{SpaceMapSource, SpaceMaps};
+use crate::space::{SpaceFeatures, SpaceMapSource, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
 use crate::{PoolError, log_space_map};
@@ -63,11 +63,12 @@ pub(crate) async fn assemble(
     let hierarchy = Hierarchy::open(&mos, options).await?;
     let objects = read_objects(&mos).await?;
     let features = hierarchy.features();
-    let space = Rc::new(SpaceMaps::new(
+    let space = SpaceMaps::new(
         mos.clone(),
-        features.is_enabled("spacemap_histogram"),
-        features.is_enabled("spacemap_v2"),
-    ));
+        &tree,
+        SpaceFeatures::of(|name| features.is_enabled(name)),
+    );
+    let space = Rc::new(space);
     let state = match candidate.state {
         PoolState::Active => config::STATE_ACTIVE,
         PoolState::Exported => config::STATE_EXPORTED,
@@ -262,10 +263,9 @@ impl ImportedPool {
             DedupTables::open(self.mos(), self.tree(), fast_dedup, &policy.tuning.dedup).await?;
         let clones = BlockReferenceTables::open(self.mos(), self.tree()).await?;
         self.space().set_tables(dedup, clones);
-        if !policy.readonly
-            && let Some(logs) =
-                log_space_map::read(self.mos(), &self.tree().tops(), &self.tree().config()).await?
-        {
+        if !policy.readonly {
+            let (tops, config) = (self.tree().tops(), self.tree().config());
+            let logs = log_space_map::read(self.mos(), &tops, &config).await?;
             self.space().set_logs(logs);
         }
         let mut summaries = Vec::new();

@@ -24,11 +24,11 @@ use self::state::Evacuation;
 pub(crate) use self::state::Removals;
 pub(crate) use table::load_mappings;
 
-use crate::PoolError;
 use crate::objects::DIRECTORY;
 use crate::pool::{ImportedPool, Pool};
 use crate::status::{RemovalStage, RemovalStatus};
 use crate::sync::leaves_of;
+use crate::{PoolError, log_space_map};
 use ondisk::removal::{NO_VDEV, RemovalPhys, Stage};
 use table::IndirectTable;
 
@@ -405,6 +405,9 @@ impl ImportedPool {
         }
         for leaf in leaves_of(&old) {
             self.free_leaf_objects(leaf, tx).await?;
+        }
+        if let Some(vdev_zap) = old.zap_top.filter(|&object| object != 0) {
+            log_space_map::free_list(self.mos(), ObjectId(vdev_zap), tx).await?;
         }
         let config = self.top_config(id)?;
         if phys.previous != NO_VDEV {

@@ -3,6 +3,7 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod checkpoint_map;
+mod logs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use dsl::Features;
 use ondisk::bytes::{index, of_u64s, u64_at};
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use range_tree::{Mismatch, RangeTree};
-use vdev::TopInfo;
+use vdev::{TopInfo, Tree};
 use zio::{
     BlockStore, CheckReference, MetaSource, MetaslabChange, MetaslabSummary, Release, Share,
     Sharing, ZioError,
@@ -26,7 +27,7 @@ use crate::PoolError;
 use crate::brt::BlockReferenceTables;
 use crate::ddt::DedupTables;
 use crate::lifecycle::CLOSED;
-use crate::log_space_map::{LogObjects, Logs, Unflushed};
+use crate::log_space_map::{self, Key, LogSpaceMaps, Unflushed};
 use crate::space::checkpoint_map::CheckpointMap;
 use crate::space_map::{self, Encoder, Header, MapType, Scale};
 
@@ -36,6 +37,23 @@ const CONDENSE_FACTOR: u64 = 2;
 // OpenZFS: module/zfs/metaslab.c, metaslab_should_condense (zfs_condense_pct 200, 4 blocks)
 const CONDENSE_BLOCKS_MIN: u64 = 4;
 const _: () = assert!(CONDENSE_FACTOR > 1 && CONDENSE_BLOCKS_MIN > 0);
+
+/// Whether a map is much longer than what is free in its metaslab needs; `false` while that is not known.
+fn is_to_condense(map: &MetaslabMap, store: &BlockStore, (id, metaslab): Key) -> bool {
+    store.segment_histogram(id, metaslab).is_some_and(|counts| {
+        let optimal = 8 * counts.iter().sum::<u64>().max(1);
+        map.header.length > CONDENSE_FACTOR * optimal
+            && map.header.length > CONDENSE_BLOCKS_MIN * u64::from(map.block_size)
+    })
+}
+
+/// Takes the free segments of a metaslab by size into the header of its map, if it keeps them and they are known.
+fn count_segments(map: &mut MetaslabMap, store: &BlockStore, (id, metaslab): Key, scale: Scale) {
+    let segments = store.segment_histogram(id, metaslab);
+    if let (Some(buckets), Some(counts)) = (&mut map.header.histogram, segments) {
+        *buckets = space_map::histogram_of(&counts, scale.shift);
+    }
+}
 
 /// One metaslab's map.
 #[derive(Clone, Debug)]
@@ -95,17 +113,41 @@ impl MetaslabMap {
     }
 }
 
+/// What the features of a pool say of its space maps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpaceFeatures {
+    /// `spacemap_histogram` is enabled: new maps get the long header.
+    pub(crate) histogram: bool,
+    /// `spacemap_v2` is enabled: two-word entries may be written.
+    pub(crate) two_words: bool,
+    /// `log_spacemap` is enabled: changes are appended to a log of their txg.
+    pub(crate) logs: bool,
+}
+
+impl SpaceFeatures {
+    /// Asks for each feature by its short name.
+    pub(crate) fn of(is_enabled: impl Fn(&str) -> bool) -> Self {
+        Self {
+            histogram: is_enabled("spacemap_histogram"),
+            two_words: is_enabled("spacemap_v2"),
+            logs: is_enabled("log_spacemap"),
+        }
+    }
+}
+
 /// The space maps of a pool.
 pub(crate) struct SpaceMaps {
     pub(crate) mos: Objset,
+    tree: Tree,
     /// The feature `spacemap_histogram` is enabled: new maps get the long header.
     pub(crate) histogram: Cell<bool>,
     /// The feature `spacemap_v2` is enabled: two-word entries may be written.
     pub(crate) two_words: Cell<bool>,
+    /// The feature `log_spacemap` is enabled: changes are appended to a log of their txg, not to the maps.
+    logging: Cell<bool>,
     vdevs: RefCell<BTreeMap<u32, VdevMaps>>,
-    /// What logs say beyond the maps, until they are merged.
-    unflushed: RefCell<BTreeMap<(u32, u32), Unflushed>>,
-    logs: RefCell<Option<LogObjects>>,
+    /// The logs, and what they say beyond the maps.
+    logs: RefCell<LogSpaceMaps>,
     /// Tables that count references to blocks with more than one.
     dedup: RefCell<Option<Rc<DedupTables>>>,
     clones: RefCell<Option<Rc<BlockReferenceTables>>>,
@@ -115,13 +157,14 @@ pub(crate) struct SpaceMaps {
 
 impl SpaceMaps {
     /// Makes the maps of a pool without any yet.
-    pub(crate) fn new(mos: Objset, histogram: bool, two_words: bool) -> Self {
+    pub(crate) fn new(mos: Objset, tree: &Tree, features: SpaceFeatures) -> Self {
         Self {
             mos,
-            histogram: Cell::new(histogram),
-            two_words: Cell::new(two_words),
+            tree: tree.clone(),
+            histogram: Cell::new(features.histogram),
+            two_words: Cell::new(features.two_words),
+            logging: Cell::new(features.logs),
             vdevs: RefCell::default(),
-            unflushed: RefCell::default(),
             logs: RefCell::default(),
             dedup: RefCell::default(),
             clones: RefCell::default(),
@@ -130,10 +173,8 @@ impl SpaceMaps {
     }
 
     /// Takes over the logs found at import. Before the vdevs are opened.
-    pub(crate) fn set_logs(&self, logs: Logs) {
-        let (changes, objects) = logs.into_parts();
-        *self.unflushed.borrow_mut() = changes;
-        *self.logs.borrow_mut() = Some(objects);
+    pub(crate) fn set_logs(&self, logs: LogSpaceMaps) {
+        *self.logs.borrow_mut() = logs;
     }
 
     /// Takes over the tables of shared blocks found at import.
@@ -199,44 +240,11 @@ impl SpaceMaps {
         }
     }
 
-    /// Whether logs wait to be merged.
-    pub(crate) fn has_logs(&self) -> bool {
-        self.logs.borrow().is_some()
-    }
-
-    /// Merges all logs into the metaslabs' own maps and removes them, at the start of a txg. Returns how many long
-    /// headers are fewer or more: removed logs, created maps.
-    pub(crate) async fn merge_logs(&self, txg: Txg, tx: &Tx) -> Result<(u64, u64), PoolError> {
-        assert!(tx.is_syncing(), "merge logs happens in syncing context");
-        let Some(objects) = self.logs.borrow().clone() else {
-            return Ok((0, 0));
-        };
-        let waiting: Vec<(u32, u32)> = self.unflushed.borrow().keys().copied().collect();
-        let mut created = 0;
-        for (id, metaslab) in waiting {
-            let Some(changes) = self.unflushed.borrow().get(&(id, metaslab)).cloned() else {
-                continue;
-            };
-            let (mut map, scale, new) = self.map_of(id, metaslab, tx).await?;
-            created += u64::from(new);
-            let allocs: Vec<_> = changes.allocs.iter().collect();
-            let frees: Vec<_> = changes.frees.iter().collect();
-            self.append(&mut map, scale, txg, 1, &allocs, &frees, tx)
-                .await?;
-            space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
-            // At once: a concurrent load of the metaslab sees either the log or the longer map.
-            self.put_map(id, metaslab, map);
-            self.unflushed.borrow_mut().remove(&(id, metaslab));
-        }
-        let removed = objects.remove(&self.mos, tx).await?;
-        self.logs.borrow_mut().take();
-        Ok((removed, created))
-    }
-
     /// Takes note of features enabled later.
-    pub(crate) fn set_features(&self, histogram: bool, two_words: bool, fast_dedup: bool) {
-        self.histogram.set(histogram);
-        self.two_words.set(two_words);
+    pub(crate) fn set_features(&self, features: SpaceFeatures, fast_dedup: bool) {
+        self.histogram.set(features.histogram);
+        self.two_words.set(features.two_words);
+        self.logging.set(features.logs);
         if let Some(dedup) = self.dedup() {
             dedup.set_fast(fast_dedup);
         }
@@ -274,6 +282,7 @@ impl SpaceMaps {
     pub(crate) async fn remove_vdev(&self, id: u32, tx: &Tx) -> Result<u64, PoolError> {
         assert!(tx.is_syncing(), "remove vdev happens in syncing context");
         let removed = self.vdevs.borrow_mut().remove(&id);
+        self.logs.borrow_mut().forget_vdev(id);
         match removed {
             Some(vdev) => self.free_maps(vdev.array, vdev.count, tx).await,
             None => Ok(0),
@@ -332,8 +341,8 @@ impl SpaceMaps {
                 let block_size = self.mos.object_info(object).await?.block_size;
                 let metaslab = u32::try_from(metaslab)
                     .map_err(|_| PoolError::Corrupt("too many metaslabs".into()))?;
-                let unflushed = self.unflushed.borrow();
-                let logged = unflushed.get(&(top.id, metaslab));
+                let logs = self.logs.borrow();
+                let logged = logs.changes_of((top.id, metaslab));
                 let balance = logged.map_or(0, Unflushed::balance);
                 let allocated = header.allocated.saturating_add(balance);
                 summaries.push(MetaslabSummary {
@@ -342,7 +351,7 @@ impl SpaceMaps {
                     allocated: u64::try_from(allocated).unwrap_or(0),
                     untouched: header.length == 0 && logged.is_none(),
                 });
-                drop(unflushed);
+                drop(logs);
                 vdev.maps.insert(
                     metaslab,
                     MetaslabMap {
@@ -362,18 +371,21 @@ impl SpaceMaps {
     pub(crate) fn fragmentation(&self, id: u32) -> Option<u64> {
         let vdevs = self.vdevs.borrow();
         let vdev = vdevs.get(&id)?;
+        let logs = self.logs.borrow();
         let size = 1u64 << vdev.metaslab_shift;
         let untouched = vdev.count - ondisk::bytes::len64(vdev.maps.len());
         // Metaslabs never used are free as a whole and not fragmented.
         let mut known = untouched;
         let mut free_total = u128::from(untouched) * u128::from(size);
         let mut weighted = 0u128;
-        for map in vdev.maps.values() {
+        for (&metaslab, map) in &vdev.maps {
             let Some(percent) = map.fragmentation(vdev.ashift) else {
                 continue;
             };
             known += 1;
-            let free = size.saturating_sub(map.header.allocated.cast_unsigned());
+            let logged = logs.changes_of((id, metaslab));
+            let allocated = map.header.allocated + logged.map_or(0, Unflushed::balance);
+            let free = size.saturating_sub(u64::try_from(allocated).unwrap_or(0));
             free_total += u128::from(free);
             weighted += u128::from(free) * u128::from(percent);
         }
@@ -399,84 +411,71 @@ impl SpaceMaps {
         Some(counts)
     }
 
-    /// Appends the changes of one pass of `txg`.  Returns how many maps with the long header were
-    /// created (the count of the feature `spacemap_histogram` grows by that).
+    /// Stores the changes of one pass of `txg`: in its log, or in the maps of a pool without logs.
     pub(crate) async fn write(
         &self,
         store: &BlockStore,
-        txg: Txg,
-        pass: u32,
+        features: &Features,
+        (txg, pass): (Txg, u32),
         changes: Vec<MetaslabChange>,
         tx: &Tx,
-    ) -> Result<u64, PoolError> {
+    ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "write happens in syncing context");
-        let mut created = 0;
+        if self.logging.get() {
+            return self
+                .write_log(store, features, (txg, pass), changes, tx)
+                .await;
+        }
         for change in changes {
-            if self.write_one(store, txg, pass, &change, tx).await? {
-                created += 1;
+            let key = (change.vdev, change.metaslab);
+            let (mut map, scale) = self.map_of(key, features, tx).await?;
+            let free = match pass == 1 && is_to_condense(&map, store, key) {
+                true => Some(store.free_ranges(key.0, key.1).await?),
+                false => None,
+            };
+            let at = (txg, pass);
+            if let Some(free) = free {
+                self.condense(&mut map, scale, at, free, tx).await?;
+            } else {
+                let (allocs, frees) = (&change.allocs, &change.frees);
+                self.append(&mut map, scale, at, allocs, frees, tx).await?;
             }
+            count_segments(&mut map, store, key, scale);
+            space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
+            self.put_map(key, map);
         }
-        Ok(created)
+        Ok(())
     }
 
-    async fn write_one(
+    /// Writes a map anew, with as few entries as what is free needs.
+    async fn condense(
         &self,
-        store: &BlockStore,
-        txg: Txg,
-        pass: u32,
-        change: &MetaslabChange,
+        map: &mut MetaslabMap,
+        scale: Scale,
+        (txg, pass): (Txg, u32),
+        free: Vec<Range<u64>>,
         tx: &Tx,
-    ) -> Result<bool, PoolError> {
-        assert!(tx.is_syncing(), "write one happens in syncing context");
-        let (id, metaslab) = (change.vdev, change.metaslab);
-        let (mut map, scale, created) = self.map_of(id, metaslab, tx).await?;
-        let segments = store.segment_histogram(id, metaslab);
-        let condensed = pass == 1
-            && segments.is_some_and(|counts| {
-                let optimal = 8 * counts.iter().sum::<u64>().max(1);
-                map.header.length > CONDENSE_FACTOR * optimal
-                    && map.header.length > CONDENSE_BLOCKS_MIN * u64::from(map.block_size)
-            });
-        if condensed {
-            let free = store.free_ranges(id, metaslab).await?;
-            let free: RangeTree = free.into_iter().collect();
-            space_map::truncate(&self.mos, map.object, &mut map.header, tx).await?;
-            let mut encoder =
-                Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
-            encoder.batch(MapType::Alloc, txg.0, pass);
-            for range in free.gaps(&(scale.start..scale.start + scale.size)) {
-                encoder.range(MapType::Alloc, &range);
-            }
-            encoder
-                .append(&self.mos, map.object, &mut map.header, tx)
-                .await?;
-        } else {
-            self.append(
-                &mut map,
-                scale,
-                txg,
-                pass,
-                &change.allocs,
-                &change.frees,
-                tx,
-            )
-            .await?;
+    ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "condense happens in syncing context");
+        let free: RangeTree = free.into_iter().collect();
+        space_map::truncate(&self.mos, map.object, &mut map.header, tx).await?;
+        let mut encoder = Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
+        encoder.batch(MapType::Alloc, txg.0, pass);
+        for range in free.gaps(&(scale.start..scale.start + scale.size)) {
+            encoder.range(MapType::Alloc, &range);
         }
-        if let (Some(buckets), Some(counts)) = (&mut map.header.histogram, segments) {
-            *buckets = space_map::histogram_of(&counts, scale.shift);
-        }
-        space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
-        self.put_map(id, metaslab, map);
-        Ok(created)
+        encoder
+            .append(&self.mos, map.object, &mut map.header, tx)
+            .await
     }
 
-    /// Returns a metaslab's map, made now if it has none, where it is, and whether it was made with a long header.
+    /// Returns a metaslab's map, made now if it has none, and where it is.
     async fn map_of(
         &self,
-        id: u32,
-        metaslab: u32,
+        (id, metaslab): Key,
+        features: &Features,
         tx: &Tx,
-    ) -> Result<(MetaslabMap, Scale, bool), PoolError> {
+    ) -> Result<(MetaslabMap, Scale), PoolError> {
         let (array, scale, known) = {
             let vdevs = self.vdevs.borrow();
             let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
@@ -491,24 +490,41 @@ impl SpaceMaps {
             )
         };
         if let Some(map) = known {
-            return Ok((map, scale, false));
+            return Ok((map, scale));
         }
-        let histogram = self.histogram.get();
-        let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
+        let block_size = match self.logging.get() {
+            true => log_space_map::BLOCK_SIZE,
+            false => space_map::BLOCK_SIZE,
+        };
+        let (object, header) = self.create_map(block_size, features, tx).await?;
         let slot = 8 * u64::from(metaslab);
         self.mos
             .write(array, slot, &of_u64s(&[object.0]), tx)
             .await?;
-        let block_size = space_map::BLOCK_SIZE;
         let map = MetaslabMap {
             object,
             header,
             block_size,
         };
-        Ok((map, scale, histogram))
+        Ok((map, scale))
     }
 
-    fn put_map(&self, id: u32, metaslab: u32, map: MetaslabMap) {
+    /// Creates a map, with a long header where the pool has them.
+    async fn create_map(
+        &self,
+        block_size: u32,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<(ObjectId, Header), PoolError> {
+        assert!(tx.is_syncing(), "create map happens in syncing context");
+        let histogram = self.histogram.get();
+        if histogram {
+            features.incr("spacemap_histogram", tx).await?;
+        }
+        space_map::create_with(&self.mos, histogram, block_size, tx).await
+    }
+
+    fn put_map(&self, (id, metaslab): Key, map: MetaslabMap) {
         let mut vdevs = self.vdevs.borrow_mut();
         let vdev = vdevs
             .get_mut(&id)
@@ -520,16 +536,11 @@ impl SpaceMaps {
         vdev.maps.insert(metaslab, map);
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one batch of entries with its place and time"
-    )]
     async fn append(
         &self,
         map: &mut MetaslabMap,
         scale: Scale,
-        txg: Txg,
-        pass: u32,
+        (txg, pass): (Txg, u32),
         allocs: &[Range<u64>],
         frees: &[Range<u64>],
         tx: &Tx,
@@ -559,7 +570,7 @@ impl SpaceMaps {
             (vdev.scale(metaslab), vdev.maps.get(&metaslab).cloned())
         };
         // Taken together with the map's header, before anything is waited for.
-        let logged = self.unflushed.borrow().get(&(id, metaslab)).cloned();
+        let logged = self.logs.borrow().changes_of((id, metaslab)).cloned();
         let whole = scale.start..scale.start + scale.size;
         let mut allocated = match map {
             None => RangeTree::default(),

@@ -28,6 +28,7 @@ use crate::config;
 use crate::hotplug::poll_devices;
 use crate::lifecycle::{FAILMODE_CONTINUE, FAILMODE_PANIC, FAILMODE_WAIT, SUSPENDED};
 use crate::pool::{ImportedPool, Pool};
+use crate::space::SpaceFeatures;
 
 /// More passes than this mean that the txg does not converge: our own mistake.
 /// OpenZFS stops compressing after 8 passes so that sizes cannot change any more.
@@ -282,16 +283,9 @@ impl ImportedPool {
             self.write_checkpoint_frees(txg, pass, &tx).await?;
             self.write_obsolete(txg, pass, &tx).await?;
             let changes = self.store().take_changes(txg);
-            let created = self
-                .space()
-                .write(self.store(), txg, pass, changes, &tx)
+            self.space()
+                .write(self.store(), features, (txg, pass), changes, &tx)
                 .await?;
-            for _ in 0..created {
-                self.hierarchy()
-                    .features()
-                    .incr("spacemap_histogram", &tx)
-                    .await?;
-            }
             let more = self.hierarchy().is_dirty(txg)
                 || self.store().has_changes(txg)
                 || self.config.is_object_dirty();
@@ -325,35 +319,16 @@ impl ImportedPool {
         assert!(tx.txg() == txg, "the pool's own state is synced in its txg");
         self.run_tasks(&self.sync.early_tasks, tx).await?;
         self.judge_devices();
-        if self.space().has_logs() {
-            self.merge_log_space_maps(txg, tx).await?;
-        }
+        let features = self.hierarchy().features();
+        self.space()
+            .flush_logs(self.store(), features, txg, tx)
+            .await?;
         self.sync_removal(txg, tx).await?;
         self.check_dedup_quota().await?;
         self.run_tasks(&self.sync.tasks, tx).await?;
         self.write_auxiliaries(tx).await?;
         self.write_scan(tx).await?;
         self.write_error_logs(tx).await?;
-        Ok(())
-    }
-
-    /// Brings every metaslab's own map up to date with the logs OpenZFS left, and ends the feature's use.
-    async fn merge_log_space_maps(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
-        assert!(
-            tx.is_syncing(),
-            "merge log space maps happens in syncing context"
-        );
-        let (removed, created) = self.space().merge_logs(txg, tx).await?;
-        let features = self.hierarchy().features();
-        if let Some(uses) = features.refcount("spacemap_histogram") {
-            let uses = uses.saturating_sub(removed) + created;
-            features
-                .set_refcount("spacemap_histogram", uses, tx)
-                .await?;
-        }
-        if features.is_enabled("log_spacemap") {
-            features.set_refcount("log_spacemap", 0, tx).await?;
-        }
         Ok(())
     }
 
@@ -375,8 +350,7 @@ impl ImportedPool {
     fn features_changed(&self) {
         let features = self.hierarchy().features();
         self.space().set_features(
-            features.is_enabled("spacemap_histogram"),
-            features.is_enabled("spacemap_v2"),
+            SpaceFeatures::of(|name| features.is_enabled(name)),
             features.is_enabled("fast_dedup"),
         );
         self.config.set_features(features);

@@ -19,6 +19,7 @@ mod free_space;
 mod growth;
 mod intent_log;
 mod lifecycle;
+mod log_space_maps;
 mod multihost;
 mod rebuild;
 mod reflow;
