@@ -89,6 +89,49 @@ fn redacted_streams_are_those_of_openzfs() {
     assert_eq!(made, expect);
 }
 
+/// Single blocks of a file are listed all, also where another file comes behind it.
+#[test]
+fn every_changed_range_of_a_file_is_listed() {
+    if !Path::new("/dev/fuse").exists() {
+        return tests::skip("redact blocks", "this machine has no /dev/fuse");
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    let listed = place.run(
+        "truncate -s 256M disk && zpool create -O mountpoint=$PWD/m tank $PWD/disk && zfs create tank/a && \
+         head -c 2M /dev/urandom > m/a/f && head -c 2M /dev/urandom > m/a/g && zfs snapshot tank/a@s && zfs clone tank/a@s tank/b && \
+         for n in 0 2 4 15; do head -c 128K /dev/urandom | dd of=m/b/f bs=128K count=1 seek=$n conv=notrunc iflag=fullblock status=none; done && \
+         zfs snapshot tank/b@1 && rm m/b/g && zfs snapshot tank/b@2 && \
+         zfs redact tank/a@s one tank/b@1 && zfs redact tank/a@s two tank/b@1 tank/b@2 && zfs redact tank/a@s three tank/b@2 && \
+         for book in one two three; do zfs send --redact $book tank/a@s | sanbox zstream dump -v | grep -o '^REDACT .*'; done; zpool export tank",
+    );
+    let single = "REDACT object = 37 offset = 0 length = 131072\n\
+                  REDACT object = 37 offset = 262144 length = 131072\n\
+                  REDACT object = 37 offset = 524288 length = 131072\n\
+                  REDACT object = 37 offset = 1966080 length = 131072\n";
+    let deleted = "REDACT object = 38 offset = 0 length = 2097152\n";
+    assert_eq!(listed, format!("{single}{single}{single}{deleted}"));
+}
+
+/// An increment from a redaction bookmark of the dataset that another is a clone of makes a clone where it is received, also of one that the
+/// redaction did not go by.
+#[test]
+fn clones_are_received_from_a_bookmark() {
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk other && zpool create -O mountpoint=none tank $PWD/disk && zpool create -O mountpoint=none copy $PWD/other && \
+         zfs create tank/a && head -c 1M /dev/urandom > f && sanbox put f tank/a:/f && sanbox put f tank/a:/g && zfs snapshot tank/a@s && \
+         zfs clone tank/a@s tank/b && sanbox rm tank/b:/f && \
+         zfs snapshot tank/b@s && zfs redact tank/a@s book tank/b@s && \
+         zfs send --redact book tank/a@s | zfs receive -u copy/r && \
+         zfs clone tank/a@s tank/c && sanbox rm tank/c:/g && zfs snapshot tank/c@s && \
+         zfs send -i tank/a#book tank/c@s | zfs receive -u copy/d && \
+         zfs get -Ho value origin copy/d && sanbox get copy/d:/f back && cmp f back; sanbox get copy/d:/g back; zpool export copy",
+    );
+    assert_eq!(made, "copy/r@s\n! copy/d:/g: no such file or directory\n");
+    oracle::zdb_clean(&place.path("work"), "copy").expect("zdb finds nothing wrong");
+}
+
 /// What `zfs redact` refuses, in OpenZFS's words and with its exit codes.
 #[test]
 fn what_cannot_be_redacted_is_refused() {

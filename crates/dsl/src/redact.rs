@@ -471,7 +471,8 @@ impl CommonRanges {
 /// The objects of the redacted snapshot whose blocks may be left out.
 struct BaseObjects {
     objset: Objset,
-    /// The one last found.
+    /// The one last found. None lies between what was looked for then and it; ranges come in order, and nothing is looked for behind the
+    /// one at hand, so that none lies before it that is still to come.
     current: Option<ObjectInfo>,
 }
 
@@ -480,7 +481,8 @@ impl BaseObjects {
     async fn redact(&mut self, range: &BlockRange, list: &mut ListWriter) -> Result<()> {
         let mut from = range.first.0;
         let mut objects = 0;
-        while let Some(info) = self.object_from(from).await?
+        while from <= range.last.0
+            && let Some(info) = self.object_from(from).await?
             && info.object.0 <= range.last.0
         {
             list.pool.yield_every(objects).await;

@@ -159,7 +159,7 @@ impl DslPool {
             let source = SendFrom {
                 guid: bookmark.guid,
                 creation_txg: Txg(bookmark.creation_txg),
-                is_clone: false,
+                is_clone: from_dir.object != dir.object,
                 ivset_guid: bookmark.ivset_guid,
             };
             if bookmark.redaction_obj != 0 {

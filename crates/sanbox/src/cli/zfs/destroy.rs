@@ -268,7 +268,9 @@ async fn destroy_snapshots(session: &Session, dataset: &str, spec: &str, flags: 
             below.extend(more.map_err(|error| failed(&error))?);
         }
         let mut seen = BTreeSet::new();
-        below.retain(|d| seen.insert(d.name.clone()) && !doomed.contains(&d.name));
+        below.retain(|d| seen.insert(d.name.clone()));
+        // Those of clones below the dataset go with the clones.
+        doomed.retain(|name| !seen.contains(name));
         for dependent in &below {
             announce(session, &dependent.name, flags);
         }
