@@ -2,6 +2,9 @@
 # Tests of OpenZFS's own suite (Debian: zfs-test; not included here) run against our zpool and zfs: the appliance serves with FUSE
 # mounts, three loop devices of 4 GiB are the disks, and what the suite finds beside our commands is only zdb, as a reader.
 #
+# In place of the module's parameters (/sys/module/zfs/parameters) the suite finds, in a mount namespace of its own, those that make no
+# difference here: what they allow is always allowed, or what they change is not what a test that sets them looks at.
+#
 #   zts.sh [GROUP | GROUP/TEST]...      default: the lines of zts.list
 #   env ZTS      the suite's folder (default /usr/share/zfs)
 #       OUT      where the results stay: zts.tsv and a log of each test (default: thrown away)
@@ -11,6 +14,7 @@
 # Setup and cleanup of a group run once around its tests; a failing setup fails them. Status 4 or 5 of a test means skipped.
 # After a test that failed or left pools the group's setup is made anew, so that it cannot fail the ones that follow.
 set -euo pipefail
+[ "$(id -u)" != 0 ] || [ -n "${ZTS_PRIVATE:-}" ] || ZTS_PRIVATE=1 exec unshare -m "$BASH" "$0" "$@"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "needs root (loop devices, mounts)"
 [ -e /dev/fuse ] || skip "this machine has no /dev/fuse"
@@ -38,14 +42,36 @@ link() { # link DIRECTORIES NAMES
   done
 }
 link "$w/bin" "zpool zfs"
-link "/usr/sbin /sbin /usr/bin /bin" "zdb zstream raidz_test"
+link "/usr/sbin /sbin /usr/bin /bin" "zstream raidz_test"
+# No cache file of OpenZFS's has our pools: zdb finds one by its devices, and reads what is on disk.
+cat >"$STF_PATH/zdb" <<'END'
+#!/bin/bash
+found=()
+for word; do
+  name=${word%%[/@]*}
+  [[ $word = [a-zA-Z]* ]] || continue
+  devices=$(zpool list -vHP "$name" 2>/dev/null | grep -o '/[^[:space:]]*') || continue
+  zpool sync "$name"
+  for device in $devices; do found+=(-p "$device"); done
+  break
+done
+exec /usr/sbin/zdb ${found:+-e} "${found[@]}" "$@"
+END
+chmod 755 "$STF_PATH/zdb"
+# Mounts of other servers, which may end meanwhile: df fails then.
+grep ' fuse' /proc/self/mounts | cut -d' ' -f2 | tac | xargs -r -n1 umount -l
+mkdir "$w/module"; mount -t tmpfs module "$w/module"; mkdir "$w/module/upper" "$w/module/work"
+if mount -t overlay module -o "lowerdir=/sys/module,upperdir=$w/module/upper,workdir=$w/module/work" /sys/module; then
+  mkdir -p /sys/module/zfs/parameters
+  for parameter in zfs_allow_redacted_dataset_mount; do echo 0 >"/sys/module/zfs/parameters/$parameter"; done
+fi
 link "$STF_SUITE/bin" "$ZFSTEST_FILES"
 link "/usr/local/bin /usr/bin /usr/sbin /bin /sbin" "$SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX"
 ln -s /sbin/fsck.ext4 "$STF_PATH/fsck"; ln -s /sbin/mkfs.ext4 "$STF_PATH/newfs"
 
 disks=()
 unloop() { local disk; for disk in "${disks[@]}"; do losetup -d "/dev/$disk"; done; }
-trap 'zpool export -a -f >/dev/null 2>&1; unloop; finish' EXIT
+trap 'zpool export -a -f >/dev/null 2>&1; unloop; umount /sys/module "$w/module" 2>/dev/null; finish' EXIT
 for i in 0 1 2; do
   truncate -s 4G "$FILEDIR/vdev$i"
   disk=$(losetup --show -f "$FILEDIR/vdev$i") || skip "no loop devices"
