@@ -42,7 +42,9 @@ link() { # link DIRECTORIES NAMES
   done
 }
 link "$w/bin" "zpool zfs"
-link "/usr/sbin /sbin /usr/bin /bin" "zstream raidz_test"
+link "/usr/sbin /sbin /usr/bin /bin" "raidz_test"
+# OpenZFS's zstream asks its module about tokens.
+printf '#!/bin/bash\n[ "$1" != token ] || exec "%s" zstream "$@"\nexec /usr/sbin/zstream "$@"\n' "$w/bin/sanbox" >"$STF_PATH/zstream"
 # No cache file of OpenZFS's has our pools: zdb finds one by its devices, and reads what is on disk.
 cat >"$STF_PATH/zdb" <<'END'
 #!/bin/bash
@@ -57,7 +59,7 @@ for word; do
 done
 exec /usr/sbin/zdb ${found:+-e} "${found[@]}" "$@"
 END
-chmod 755 "$STF_PATH/zdb"
+chmod 755 "$STF_PATH/zdb" "$STF_PATH/zstream"
 # Mounts of other servers, which may end meanwhile: df fails then.
 grep ' fuse' /proc/self/mounts | cut -d' ' -f2 | tac | xargs -r -n1 umount -l
 mkdir "$w/module"; mount -t tmpfs module "$w/module"; mkdir "$w/module/upper" "$w/module/work"

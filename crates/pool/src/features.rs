@@ -23,8 +23,8 @@ pub enum Support {
 /// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
 /// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
 /// `fast_dedup` of 2.3, whose tables are smaller; `raidz_expansion` of 2.3, without which a raidz can never get
-/// another device; and `blake3` of 2.2 and `longname` of 2.3, which a property asks for (before one of these three is in
-/// use, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
+/// another device; and `blake3` of 2.2, `longname` of 2.3 and `redaction_list_spill` of 2.3, which a property or `zfs redact` asks for
+/// (before one of these four is in use, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
 /// read-only, and so can 2.2 while blocks are deduplicated.  An enabled feature may be activated by
 /// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
@@ -59,6 +59,7 @@ const DEFAULT: &[&str] = &[
     "encryption",
     "redaction_bookmarks",
     "redacted_datasets",
+    "redaction_list_spill",
     "block_cloning",
     "blake3",
     "fast_dedup",
