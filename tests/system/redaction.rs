@@ -1,6 +1,9 @@
 //! Redaction: `zfs redact`, streams without what it lists, and what becomes of them. OpenZFS's own code makes the same lists and streams
 //! of the same pools; `zdb` judges what is on the disks.
 
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use tests::free_port;
@@ -8,6 +11,7 @@ use tests::golden::Golden;
 use tests::oracle;
 
 use crate::cli::Place;
+use crate::histories::Dice;
 use crate::rpc::{Client, MOUNT, Xdr};
 use crate::streams::{named, sums, unpack};
 
@@ -111,6 +115,122 @@ fn every_changed_range_of_a_file_is_listed() {
                   REDACT object = 37 offset = 1966080 length = 131072\n";
     let deleted = "REDACT object = 38 offset = 0 length = 2097152\n";
     assert_eq!(listed, format!("{single}{single}{single}{deleted}"));
+}
+
+/// Bytes of a block of the files that are changed at random.
+const BLOCK: u64 = 16 << 10;
+
+/// Object and block.
+type Blocks = BTreeSet<(u64, u64)>;
+
+fn random_blocks(dice: &mut Dice, count: u64) -> Vec<u8> {
+    (0..count * BLOCK / 8)
+        .flat_map(|_| dice.next().to_le_bytes())
+        .collect()
+}
+
+/// Changes the files of a clone at random; returns the blocks of the origin, by object, that it does not have any more.
+fn change_files(dice: &mut Dice, directory: &Path, files: &[(u64, u64)]) -> Blocks {
+    let mut changed = Blocks::new();
+    for (number, (object, count)) in files.iter().enumerate() {
+        let path = directory.join(format!("f{number}"));
+        let file = File::options().write(true).open(&path).expect("a file");
+        match dice.below(8) {
+            0 => {
+                fs::remove_file(&path).expect("remove a file");
+                changed.extend((0..*count).map(|block| (*object, block)));
+            }
+            1 => {
+                let left = dice.next() % count;
+                file.set_len(left * BLOCK).expect("shorten a file");
+                changed.extend((left..*count).map(|block| (*object, block)));
+            }
+            2 => {}
+            _ => {
+                for _ in 0..=dice.next() % count {
+                    let block = dice.next() % count;
+                    let bytes = random_blocks(dice, 1);
+                    file.write_all_at(&bytes, block * BLOCK)
+                        .expect("write a block");
+                    changed.insert((*object, block));
+                }
+            }
+        }
+    }
+    changed
+}
+
+/// The blocks of files that records of a stream are about, as `zstream dump -v` shows them; `field` is the one with their length.
+fn blocks_of(dump: &str, record: &str, field: &str, files: &[(u64, u64)]) -> Blocks {
+    let mut blocks = Blocks::new();
+    for line in dump.lines().filter(|line| line.starts_with(record)) {
+        let value = |name: &str| {
+            let (_, rest) = line.split_once(&format!(" {name} = "))?;
+            rest.split(' ').next()?.parse::<u64>().ok()
+        };
+        let (object, offset) = (value("object"), value("offset").unwrap_or(0));
+        let end = offset + value(field).unwrap_or(0);
+        if let Some((object, count)) = files.iter().find(|(file, _)| Some(*file) == object) {
+            let touched = offset / BLOCK..(end / BLOCK).min(*count);
+            blocks.extend(touched.map(|block| (*object, block)));
+        }
+    }
+    blocks
+}
+
+/// What all clones changed is left out of the stream, and nothing else: files that were changed, shortened and removed at random.
+#[test]
+fn what_all_clones_changed_is_left_out() {
+    if !Path::new("/dev/fuse").exists() {
+        return tests::skip("redact blocks", "this machine has no /dev/fuse");
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    let made = place.run(
+        "truncate -s 512M disk && zpool create -O recordsize=16k -O mountpoint=$PWD/m tank $PWD/disk",
+    );
+    assert_eq!(made, "");
+    let root = place.path("work").join("m");
+    for seed in 0..8 {
+        let mut dice = Dice(seed);
+        let dataset = format!("tank/a{seed}");
+        assert_eq!(place.run(&format!("zfs create {dataset}")), "");
+        let mut files = Vec::new();
+        for number in 0..=dice.below(4) {
+            let path = root.join(format!("a{seed}/f{number}"));
+            let count = 2 + dice.next() % 120;
+            fs::write(&path, random_blocks(&mut dice, count)).expect("a file");
+            files.push((fs::metadata(&path).expect("a file").ino(), count));
+        }
+        assert_eq!(place.run(&format!("zfs snapshot {dataset}@s")), "");
+        let mut common: Option<Blocks> = None;
+        let mut snapshots = String::new();
+        for clone in 0..=dice.below(3) {
+            let name = format!("c{seed}.{clone}");
+            let made = place.run(&format!("zfs clone {dataset}@s tank/{name}"));
+            assert_eq!(made, "");
+            let changed = change_files(&mut dice, &root.join(&name), &files);
+            assert_eq!(place.run(&format!("zfs snapshot tank/{name}@s")), "");
+            snapshots.push_str(&format!(" tank/{name}@s"));
+            common = Some(match common {
+                Some(common) => common.intersection(&changed).copied().collect(),
+                None => changed,
+            });
+        }
+        let dump = place.run(&format!(
+            "zfs redact {dataset}@s book {snapshots} && zfs send --redact book {dataset}@s | sanbox zstream dump -v"
+        ));
+        let common = common.expect("a clone");
+        let redacted = blocks_of(&dump, "REDACT", "length", &files);
+        assert_eq!(redacted, common, "seed {seed}");
+        let of_files = files
+            .iter()
+            .flat_map(|(object, count)| (0..*count).map(|block| (*object, block)));
+        let rest: Blocks = of_files.filter(|block| !common.contains(block)).collect();
+        let sent = blocks_of(&dump, "WRITE", "logical_size", &files);
+        assert_eq!(sent, rest, "seed {seed}");
+    }
+    assert_eq!(place.run("zpool export tank"), "");
 }
 
 /// An increment from a redaction bookmark of the dataset that another is a clone of makes a clone where it is received, also of one that the
