@@ -68,6 +68,7 @@ pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 
 pub use invalidation::{Invalidation, InvalidationEvent, Watch};
 
+pub use dsl::namecheck;
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::stream;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use engine::stream::{RECORD_SIZE, SendOptions, StreamReader, StreamRecord};
 use engine::{
     CreateDataset, CreateMode, Cred, EngineError, IoBuf, KeyFormat, NewKey, PoolHandle,
-    PropertyOverrides, PropertyQuery, ReceiveNote, ReceiveRequest, SendRequest, SetAttr,
-    SnapshotRequest, Stability, WrappingKey,
+    PropertyOverrides, PropertyQuery, ReceiveNote, ReceiveRequest, SendPackageRequest, SendRequest,
+    SetAttr, SnapshotRequest, Stability, WrappingKey,
 };
 use world::{DiskModel, World};
 
@@ -487,5 +487,59 @@ fn streams_that_do_not_fit_heal_nothing() {
             .await
             .expect("heals");
         assert_eq!(notes.last().expect("it says so"), "healed 4 blocks");
+    });
+}
+
+/// What a sender that is not trusted says reaches no other dataset: not the origin of a clone, which would be looked for in the whole pool, and
+/// not what lies below.
+#[test]
+fn a_stream_of_one_dataset_is_of_no_clone_and_no_other() {
+    with_pool(async |_, pool| {
+        make_source(&pool).await;
+        let cloned = pool.clone_snapshot("tank/source@a", "tank/clone", &[], false);
+        cloned.await.expect("clones");
+        let request = SnapshotRequest {
+            names: vec!["tank/clone@c".to_owned()],
+            ..SnapshotRequest::default()
+        };
+        assert!(pool.snapshot(request).await.expect("takes").is_empty());
+        let of_clone = stream(&pool, "tank/clone@c", Some("tank/source@a"), "c").await;
+        let single = |target: &str| ReceiveRequest {
+            single: true,
+            ..into(target)
+        };
+        let refused = receive(&pool, single("tank/copy"), &of_clone).await;
+        assert_eq!(
+            refused.expect_err("of a clone").to_string(),
+            "cannot receive: a stream of one dataset is expected, not of a clone"
+        );
+        let package = SendPackageRequest {
+            snapshot: "tank/source@b".to_owned(),
+            recursive: true,
+            ..SendPackageRequest::default()
+        };
+        let package = pool.plan_send(package).await.expect("planned");
+        let refused = receive(&pool, single("tank/copy"), &package.head).await;
+        assert_eq!(
+            refused.expect_err("a package of a tree").to_string(),
+            "cannot receive: a stream of one dataset is expected"
+        );
+        assert!(
+            pool.dataset("tank/copy", &PropertyQuery::None)
+                .await
+                .is_err()
+        );
+        let whole = stream(&pool, "tank/source@a", None, "c").await;
+        receive(&pool, single("tank/copy"), &whole)
+            .await
+            .expect("received");
+        let increment = stream(&pool, "tank/source@b", Some("tank/source@a"), "c").await;
+        receive(&pool, single("tank/copy"), &increment)
+            .await
+            .expect("received");
+        // As 'zfs receive' has it.
+        receive(&pool, into("tank/other"), &of_clone)
+            .await
+            .expect("received");
     });
 }

@@ -102,7 +102,16 @@ impl Work {
         package: Option<&Package>,
     ) -> Result<(), EngineError> {
         let began = self.context.handle.now();
+        // The snapshot that a clone counts from is looked for by its guid, in the whole pool.
+        if self.request.single && begin.flags & begin_flags::CLONE != 0 {
+            return Err(refused(
+                "a stream of one dataset is expected, not of a clone",
+            ));
+        }
         let to = self.destination_of(&begin, sent_as, package).await?;
+        if self.request.single && to.dataset != self.request.target {
+            return Err(refused("a stream of one dataset is expected"));
+        }
         if self.request.heal {
             return self.heal(&to, began).await;
         }

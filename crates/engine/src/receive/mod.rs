@@ -56,6 +56,8 @@ pub struct ReceiveRequest {
     pub unmounted: bool,
     /// Holds of the sender are not taken over (`-h`).
     pub without_holds: bool,
+    /// The stream is of the dataset that is named and of no other, and not of a clone: what a sender says can reach no other dataset here.
+    pub single: bool,
     /// Full name of the snapshot that the new dataset is a clone of (`-o origin=`).
     pub origin: Option<String>,
     /// `-o` and `-x`.
@@ -322,6 +324,9 @@ impl Work {
     async fn package(&mut self, begin: dsl::stream::Begin) -> Result<(), EngineError> {
         let list = self.input.list().await.map_err(unreadable)?;
         let package = Package::of(&list);
+        if package.recursive && self.request.single {
+            return Err(refused("a stream of one dataset is expected"));
+        }
         if package.recursive && self.request.target.contains('@') {
             return Err(refused(
                 "cannot specify snapshot name for multi-snapshot stream",
