@@ -228,6 +228,12 @@ pub const TARGETS: &[Target] = &[
         run: wire::control,
         memory_max: |len| len * 150 + (64 << 10),
     },
+    // A chunk may be a megabyte when it is unpacked, and so may the list of a resume token.
+    Target {
+        name: "peer",
+        run: wire::peer,
+        memory_max: |len| len * 150 + (4 << 20),
+    },
     Target {
         name: "share",
         run: grammar::share,

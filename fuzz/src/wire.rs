@@ -9,6 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use engine::IoBuf;
 use manage::control::Frame;
+use manage::peer::frame::{FrameKind, FrameReader, FrameWriter, MessageParts, parse};
+use manage::peer::message::Request;
+use manage::peer::rights::{check, excluded};
+use manage::peer::transfer::StreamDecoder;
+use manage::peer::{Fingerprint, Peer};
 use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
 use nfs::{ClientRecord, RECORD_BYTES_MAX, Resolver, Server, ServerConfig};
 
@@ -145,5 +150,43 @@ pub(crate) fn control(data: &[u8]) {
         now(frame.send(&mut again)).expect("a vector takes everything");
         let read = now(Frame::receive(&mut again.as_slice()));
         assert_eq!(read.ok().flatten(), Some(frame));
+    }
+}
+
+/// A connection of a peer: frames, whose messages are requests and whose chunks are of a stream.
+pub(crate) fn peer(data: &[u8]) {
+    let peer = Peer {
+        name: "box".to_owned(),
+        certificate: Fingerprint::of(b"box"),
+        address: String::new(),
+        datasets: vec!["tank/vm".to_owned()],
+        push: true,
+        pull: true,
+    };
+    let mut frames = FrameReader::new(data);
+    let mut message = MessageParts::new(1 << 20);
+    let mut stream = StreamDecoder::default();
+    while let Ok(Some(frame)) = now(frames.next()) {
+        let mut again = Vec::new();
+        now(FrameWriter::new(&mut again).send(frame.kind, &frame.payload)).expect("it fits");
+        let read = now(FrameReader::new(again.as_slice()).next());
+        assert_eq!(read.ok().flatten().as_ref(), Some(&frame));
+        if !matches!(frame.kind, FrameKind::Part | FrameKind::Message) {
+            let _ = stream.take(frame);
+            continue;
+        }
+        let Ok(text) = message.add(frame) else {
+            return;
+        };
+        let Some(Ok(request)) = text.map(|text| parse::<Request>(&text)) else {
+            continue;
+        };
+        if let Ok(allowed) = check(&peer, &request) {
+            assert_eq!(allowed.pool, "tank");
+        }
+        if let Request::Receive { into } = &request {
+            let all = excluded(into);
+            assert!(into.set.iter().all(|(name, _)| !all.contains(name)));
+        }
     }
 }

@@ -55,6 +55,7 @@ mod receiving;
 mod redaction;
 mod removal;
 mod replication;
+mod replication_peers;
 mod rpc;
 mod smb;
 mod snapdir;

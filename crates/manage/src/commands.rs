@@ -196,7 +196,7 @@ pub const RULES: &[Rule] = {
             Changes,
             Refused,
             &[
-                "alert", "itadm", "log", "ls", "mkdir", "rm", "sbdadm", "stmfadm", "tune",
+                "alert", "itadm", "log", "ls", "mkdir", "peer", "rm", "sbdadm", "stmfadm", "tune",
             ],
         ),
         rule("sanbox", None, Changes, Refused, &["config", "put", "user"]),
@@ -410,8 +410,10 @@ pub fn takes_secret(tool: &str, arguments: &[String]) -> bool {
     let named: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
     // The address of a web service may be all that it asks for.
     tool == "sanbox"
-        && (matches!(named[..], ["target", "chap" | "discovery"])
-            || named == ["alert", "channel"] && arguments.iter().any(|word| word.contains("://")))
+        && (matches!(
+            named[..],
+            ["target", "chap" | "discovery"] | ["peer", "add"]
+        ) || named == ["alert", "channel"] && arguments.iter().any(|word| word.contains("://")))
 }
 
 /// What is shown of a word behind a command that takes secrets: names of options and of targets, which are no secrets anywhere.

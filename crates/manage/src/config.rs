@@ -67,6 +67,30 @@ pub struct Config {
     pub alerts: Alerts,
     /// Snapshot policies.
     pub policies: Policies,
+    /// Replication by other appliances.
+    pub replication: Replication,
+}
+
+/// Settings of the server that other appliances replicate by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Replication {
+    /// TCP port, open while there is a peer that was invited, or an invitation; 0 is none.
+    pub port: u16,
+    /// Addresses to listen at, from the start on. Empty: those of `listen` or all, as soon as a peer is invited.
+    pub listen: Vec<IpAddr>,
+    /// Connections at once; more are turned away.
+    pub connections_max: usize,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Self {
+            port: 8444,
+            listen: Vec::new(),
+            connections_max: 128,
+        }
+    }
 }
 
 /// Settings of snapshot policies.

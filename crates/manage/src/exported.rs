@@ -13,6 +13,7 @@ use toml::Value;
 
 use crate::accounts::Role;
 use crate::config::Config;
+use crate::peer::Peer;
 use crate::replication::Job;
 use crate::targets::{Login, Portal, Target, Targets};
 
@@ -93,6 +94,9 @@ pub struct Exported {
     /// Jobs of replication.
     #[serde(default)]
     pub replication: Vec<Job>,
+    /// Other appliances, by their certificates. The key of this one is not in the file: with another key it is to be paired anew.
+    #[serde(default)]
+    pub peers: Vec<Peer>,
 }
 
 /// Something that an import changes.
@@ -117,6 +121,8 @@ pub enum Change {
     NewJob(Job),
     /// A job with other settings.
     Job(Job),
+    /// A peer, new or with other settings.
+    Peer(Peer),
     /// A property.
     Property {
         /// Dataset.
@@ -142,6 +148,7 @@ impl fmt::Display for Change {
             Self::Targets => f.write_str("iSCSI targets and groups"),
             Self::NewJob(job) => write!(f, "new job of replication '{}'", job.name),
             Self::Job(job) => write!(f, "job of replication '{}'", job.name),
+            Self::Peer(peer) => write!(f, "peer '{}'", peer.name),
             Self::Property {
                 dataset,
                 name,
@@ -240,6 +247,10 @@ impl Exported {
             job.check()
                 .map_err(|error| format!("job '{}': {error}", job.name))?;
         }
+        for peer in &exported.peers {
+            peer.check()
+                .map_err(|error| format!("peer '{}': {error}", peer.name))?;
+        }
         for (dataset, settings) in &exported.datasets {
             if let Some(name) = settings
                 .keys()
@@ -311,6 +322,8 @@ impl Exported {
                 }
             }
         }
+        let news = |peer: &&Peer| !present.peers.contains(peer);
+        changes.extend(self.peers.iter().filter(news).cloned().map(Change::Peer));
         for job in &self.replication {
             let known = present
                 .replication
@@ -414,6 +427,14 @@ mod tests {
             .config
             .tuning
             .insert("zfs_arc_max".to_owned(), "4".to_owned());
+        exported.peers.push(Peer {
+            name: "vault".to_owned(),
+            certificate: crate::peer::Fingerprint::of(b"a certificate"),
+            address: "vault:8444".to_owned(),
+            datasets: Vec::new(),
+            push: false,
+            pull: false,
+        });
         let policy = (
             "org.sanbox:policy".to_owned(),
             "daily=7 \"q'uo\nte".to_owned(),
@@ -453,7 +474,7 @@ mod tests {
             version: VERSION,
             ..Exported::default()
         };
-        assert_eq!(exported.changes(&empty).len(), 6);
+        assert_eq!(exported.changes(&empty).len(), 7);
         assert_eq!(empty.changes(&exported), [Change::Configuration]);
         let mut other = exported.clone();
         other.users[0].role = "viewer".to_owned();
@@ -469,6 +490,7 @@ mod tests {
             ("version = 1", "version = 2", "version 2"),
             ("role = \"owner\"", "role = \"king\"", "king"),
             ("from = \"tank/vm\"", "from = \"-x\"", "job 'vm'"),
+            ("vault:8444", "vault", "peer 'vault'"),
             ("org.sanbox:policy", "quota", "no setting"),
             ("[config.nfs]", "[config.afp]", "afp"),
         ] {

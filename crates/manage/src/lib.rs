@@ -20,6 +20,7 @@ pub mod exported;
 pub mod history;
 pub mod jobs;
 pub mod key_file;
+pub mod peer;
 pub mod policy;
 pub mod program;
 pub mod replication;

@@ -14,6 +14,7 @@ mod memory;
 mod menu;
 mod names;
 mod paths;
+mod peers;
 mod redacted;
 mod replication;
 mod serve;

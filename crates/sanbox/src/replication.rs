@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::EngineError;
 use jiff::Timestamp;
+use manage::peer::PeerEndpoint;
 use manage::replication::{
     self, Ended, Job, JobError, LocalEndpoint, Location, RemoteEndpoint, ReplicationError,
     Switchover,
@@ -34,6 +35,10 @@ async fn endpoint(
 ) -> Result<Box<dyn Switchover>, ReplicationError> {
     match location {
         Ok(Location::Ssh { host, .. }) => Ok(Box::new(RemoteEndpoint::new(&host, &job.ssh))),
+        Ok(Location::Peer { peer, dataset }) => {
+            let links = appliance.peers().links().clone();
+            Ok(Box::new(PeerEndpoint::new(links, &peer, &dataset)))
+        }
         Err(error) => Err(ReplicationError::Failed(error.to_string())),
         Ok(Location::Local(dataset)) => {
             let pool = appliance.pool_of(&dataset).await;

@@ -61,15 +61,13 @@ pub enum Location {
         /// The dataset there.
         dataset: String,
     },
-}
-
-impl Location {
-    fn host(&self) -> &str {
-        match self {
-            Self::Local(_) => "",
-            Self::Ssh { host, .. } => host,
-        }
-    }
+    /// A dataset of another appliance, reached by the protocol of its own.
+    Peer {
+        /// Name of the peer.
+        peer: String,
+        /// The dataset there.
+        dataset: String,
+    },
 }
 
 /// A job.
@@ -78,7 +76,7 @@ impl Location {
 pub struct Job {
     /// Name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// The source's dataset, behind `HOST:` where it is another host's.
+    /// The source's dataset, behind `HOST:` where it is another host's, or behind `peer://NAME/`.
     pub from: String,
     /// The target's dataset, likewise.
     pub to: String,
@@ -148,11 +146,7 @@ impl Job {
     /// Which has no meaning, and why.
     pub fn check(&self) -> Result<(), JobError> {
         let refuse = |why: String| Err(JobError::Setting(why));
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty()
-            || self.name.len() > NAME_BYTES_MAX
-            || !self.name.chars().all(is_plain)
-        {
+        if !is_job_name(&self.name) {
             let name = &self.name;
             return refuse(format!(
                 "'{name}' is no name of a job: letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}"
@@ -168,14 +162,20 @@ impl Job {
         let (source, target) = (self.source_root(), self.target_root());
         let overlap = source == target
             || self.recursive && (within(target, source) || within(source, target));
-        if from.host() == to.host() && overlap {
+        if split_host(&self.from).0 == split_host(&self.to).0 && overlap {
             return refuse(format!(
                 "'{target}' cannot be a copy of '{source}': one lies in the other"
             ));
         }
-        if self.continuous && !matches!(from, Location::Local(_)) {
+        if self.continuous && matches!(from, Location::Ssh { .. }) {
             return refuse(
-                "a continuous job follows a pool of this appliance: where the source is, it is made to push"
+                "a continuous job follows a pool of this appliance or of a peer: where the source is, it is made to push"
+                    .to_owned(),
+            );
+        }
+        if matches!((&from, &to), (Location::Peer { .. }, Location::Peer { .. })) {
+            return refuse(
+                "one side is a pool of this appliance: between two peers, one of them has the job"
                     .to_owned(),
             );
         }
@@ -352,16 +352,7 @@ impl Job {
     /// Whether a snapshot's name is one that the job gives to its own.
     #[must_use]
     pub fn is_own(&self, snapshot: &str) -> bool {
-        let stamp = snapshot
-            .strip_prefix(&self.tag())
-            .and_then(|rest| rest.strip_prefix('-'));
-        let Some(stamp) = stamp else {
-            return false;
-        };
-        let form = stamp
-            .bytes()
-            .map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
-        form.eq("00000000T000000.000Z".bytes())
+        tag_of_snapshot(snapshot) == Some(&self.tag())
     }
 
     /// Returns the name of the bookmark of a state that the target has.
@@ -373,17 +364,50 @@ impl Job {
     /// Whether a bookmark's name is one that the job gives.
     #[must_use]
     pub fn is_own_bookmark(&self, bookmark: &str) -> bool {
-        let guid = bookmark
-            .strip_prefix(&self.tag())
-            .and_then(|rest| rest.strip_prefix('-'));
-        guid.is_some_and(|guid| {
-            guid.len() == 16 && guid.bytes().all(|byte| byte.is_ascii_hexdigit())
-        })
+        tag_of_bookmark(bookmark) == Some(&self.tag())
     }
 }
 
-/// Splits `HOST:DATASET`; the host is empty where there is none. An IPv6 address stands in brackets.
+/// Whether a text is the name of a job.
+fn is_job_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+/// Whether a text is the tag of a job, whichever.
+#[must_use]
+pub fn is_tag(text: &str) -> bool {
+    text.strip_prefix("replica-").is_some_and(is_job_name)
+}
+
+/// Returns the tag of the job that took a snapshot, as its name says; `None` when none did.
+#[must_use]
+pub fn tag_of_snapshot(snapshot: &str) -> Option<&str> {
+    let (tag, stamp) = snapshot.rsplit_once('-')?;
+    let form = stamp
+        .bytes()
+        .map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+    (is_tag(tag) && form.eq("00000000T000000.000Z".bytes())).then_some(tag)
+}
+
+/// Returns the tag of the job that made a bookmark, as its name says; `None` when none did.
+#[must_use]
+pub fn tag_of_bookmark(bookmark: &str) -> Option<&str> {
+    let (tag, guid) = bookmark.rsplit_once('-')?;
+    let is_guid = guid.len() == 16 && guid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_tag(tag) && is_guid).then_some(tag)
+}
+
+/// Begins the place of a dataset of a peer: `peer://NAME/DATASET`. No host of ssh has such a name.
+const PEER: &str = "peer://";
+
+/// Splits `HOST:DATASET`, or `peer://NAME/DATASET` into `peer://NAME` and `DATASET`; the host is empty where there is none. An IPv6 address
+/// stands in brackets.
 fn split_host(text: &str) -> (&str, &str) {
+    if let Some(at) = text.strip_prefix(PEER).and_then(|rest| rest.find('/')) {
+        let end = PEER.len() + at;
+        return (&text[..end], &text[end + 1..]);
+    }
     let end = match text.find("]:") {
         Some(at) if text.starts_with('[') || text.contains("@[") => Some(at + 1),
         _ => text.find(':'),
@@ -400,9 +424,19 @@ fn location(text: &str) -> Result<Location, JobError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
         part.starts_with(|c: char| c.is_ascii_alphanumeric() || "_.".contains(c))
             && part.chars().all(allowed)
+            && !matches!(part, "." | "..")
     };
     if dataset.is_empty() || !dataset.split('/').all(is_component) {
         return Err(JobError::Setting(format!("'{text}' is no dataset")));
+    }
+    if let Some(peer) = host.strip_prefix(PEER) {
+        return match crate::peer::is_name(peer) {
+            true => Ok(Location::Peer {
+                peer: peer.to_owned(),
+                dataset: dataset.to_owned(),
+            }),
+            false => Err(JobError::Setting(format!("'{peer}' is no name of a peer"))),
+        };
     }
     if host.is_empty() {
         return match text.starts_with(':') {
@@ -673,6 +707,10 @@ mod tests {
             host: host.to_owned(),
             dataset: dataset.to_owned(),
         };
+        let peer = |peer: &str, dataset: &str| Location::Peer {
+            peer: peer.to_owned(),
+            dataset: dataset.to_owned(),
+        };
         for (text, expected) in [
             ("tank/a", Some(Location::Local("tank/a".to_owned()))),
             ("tank/a:b", Some(Location::Local("tank/a:b".to_owned()))),
@@ -687,12 +725,34 @@ mod tests {
             ("tank/-r", None),
             ("tank/a@b", None),
             ("host:tank/a;reboot", None),
+            ("peer://vault/back/vm", Some(peer("vault", "back/vm"))),
+            ("peer://vault/tank", Some(peer("vault", "tank"))),
+            // Without the slashes it is a host of ssh.
+            ("peer:vault/tank", Some(ssh("peer", "vault/tank"))),
+            ("peer://vault", None),
+            ("peer://vault/", None),
+            ("peer:///tank", None),
+            ("peer://-x/tank", None),
+            ("peer://a b/tank", None),
+            ("peer://vault/tank/../x", None),
         ] {
             assert_eq!(location(text).ok(), expected, "{text}");
         }
         // The same name on another host is no overlap.
         assert!(job("a", "tank/a", "backup:tank/a").check().is_ok());
         assert!(job("a", "backup:tank/a", "backup:tank/a").check().is_err());
+        assert!(job("a", "tank/a", "peer://vault/tank/a").check().is_ok());
+        assert!(
+            job("a", "peer://b/tank/a", "peer://vault/x")
+                .check()
+                .is_err()
+        );
+        let continuous = Job {
+            continuous: true,
+            ..job("a", "peer://vault/tank/a", "tank/b")
+        };
+        assert!(continuous.check().is_ok());
+        assert_eq!(continuous.source_root(), "tank/a");
     }
 
     #[test]

@@ -139,6 +139,20 @@ pub enum ReplicationError {
     /// A person has to decide.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// What arrived of a stream is not what was sent.
+    #[error("what arrived of '{what}' is not what was sent: it was given up, and is sent anew")]
+    Damaged {
+        /// The snapshot, or the dataset that it was for.
+        what: String,
+    },
+    /// The other appliance does not allow it.
+    #[error("peer '{peer}' does not allow it: {what}")]
+    Denied {
+        /// Name of the peer.
+        peer: String,
+        /// What, and what to do.
+        what: String,
+    },
     /// Something else was refused by a side.
     #[error("{0}")]
     Failed(String),
@@ -163,6 +177,8 @@ impl ReplicationError {
         match self {
             Self::Unreachable { .. } => "unreachable",
             Self::OutOfSpace { .. } => "out of space",
+            Self::Damaged { .. } => "damaged",
+            Self::Denied { .. } => "denied",
             Self::Failed(_) => "failed",
             Self::Cancelled => "cancelled",
             Self::Refused(refusal) => match refusal {
@@ -181,6 +197,9 @@ impl ReplicationError {
     /// Whether trying again can help.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(self, Self::Refused(_) | Self::Cancelled)
+        !matches!(
+            self,
+            Self::Refused(_) | Self::Denied { .. } | Self::Cancelled
+        )
     }
 }

@@ -227,6 +227,7 @@ impl LocalEndpoint {
             target: spec.dataset,
             resumable: true,
             without_holds: true,
+            single: true,
             overrides: PropertyOverrides {
                 set: spec.set,
                 excluded: spec.excluded,

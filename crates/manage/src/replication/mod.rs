@@ -31,7 +31,7 @@ mod words;
 
 pub use backoff::Backoff;
 pub use behind::RecoveryPoint;
-pub use configuration::{Job, JobError, Jobs, Location};
+pub use configuration::{Job, JobError, Jobs, Location, is_tag, tag_of_bookmark, tag_of_snapshot};
 pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec, Switchover};
 pub use error::{Refusal, ReplicationError};
 pub use failover::{fail_back, fail_over, test, test_clones, test_root};

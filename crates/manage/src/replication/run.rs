@@ -367,7 +367,12 @@ async fn send(
             job.bandwidth_bytes().ok().flatten(),
         );
         let spec = receive_spec(job, planned, planned.is_new && index == 0);
-        target.receive(spec, stream).await?;
+        let received = target.receive(spec, stream).await;
+        if matches!(received, Err(ReplicationError::Damaged { .. })) {
+            // To go on from there would keep what is damaged.
+            target.discard_interrupted(&planned.target).await?;
+        }
+        received?;
         if is_initial {
             source.release(vec![full], &job.tag()).await?;
         }

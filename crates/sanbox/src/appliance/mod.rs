@@ -33,6 +33,7 @@ use crate::logging::SANBOX;
 use crate::memory::Plan;
 use crate::names::pool_part;
 use crate::paths;
+use crate::peers::PeerService;
 use crate::serve::devices::Devices;
 use crate::serve::fuse::Mounts;
 use crate::serve::iscsi::Iscsi;
@@ -74,6 +75,7 @@ pub(crate) struct Appliance {
     /// Present in a daemon, and in a command about what it holds.
     api: OnceLock<Arc<Api>>,
     replications: Arc<Replications>,
+    peers: Arc<PeerService>,
     hooks: Hooks,
 }
 
@@ -82,6 +84,7 @@ impl Appliance {
         let mounts = Arc::new(Mounts::new(context.config().mount.threads));
         Arc::new(Self {
             replications: Replications::new(context.state().path()),
+            peers: PeerService::new(context.state()),
             hooks: Hooks::new(context.config().policies.hook.clone()),
             context,
             known,
@@ -124,6 +127,11 @@ impl Appliance {
     /// Returns the jobs of replication.
     pub(crate) fn replications(&self) -> &Arc<Replications> {
         &self.replications
+    }
+
+    /// Returns the other appliances that this one knows.
+    pub(crate) fn peers(&self) -> &Arc<PeerService> {
+        &self.peers
     }
 
     /// Returns the hooks of snapshot policies.

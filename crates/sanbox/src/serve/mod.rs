@@ -17,6 +17,7 @@ pub(crate) mod nfs;
 mod nfs_clients;
 mod notify;
 mod outbox;
+mod peers;
 mod policies;
 mod redirect;
 mod replication;
@@ -108,6 +109,9 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
             ("https-port", Some(text)) => {
                 config.console.port = port("https-port", &text)?;
             }
+            ("replication-port", Some(text)) => {
+                config.replication.port = port("replication-port", &text)?;
+            }
             ("devices", Some(directory)) => {
                 let directory = std::path::absolute(&directory)
                     .with_context(|| format!("--devices {directory}"))?;
@@ -170,6 +174,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
+    let peers = tokio::spawn(peers::keep(Arc::downgrade(&appliance)));
     let metrics = serve_metrics(&appliance, &config).await;
 
     // Before the pools: a page says that one is slow to open.
@@ -206,6 +211,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     reloading.abort();
     policies.abort();
     replicating.abort();
+    peers.abort();
     appliance.replications().cancel_all();
     let _ = std::fs::remove_file(&socket);
     let requests = appliance.stop_sharing();
@@ -515,6 +521,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[console]", config.console != before.console),
         ("[control]", config.control != before.control),
         ("[policies]", config.policies != before.policies),
+        ("[replication]", config.replication != before.replication),
         ("[log] format", config.log.format != before.log.format),
     ]
     .into_iter()

@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod document;
 mod files;
+mod peer;
 mod replication;
 mod serve;
 mod share;
@@ -56,6 +57,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     snapshot::IMMUTABLE,
     snapshot::SNAPSHOTS,
     replication::REPLICATION,
+    peer::PEER,
     config::CONFIG,
     config::CONSOLE,
     share::SMB,

@@ -6,13 +6,17 @@ use super::super::flag::{both, long, short};
 pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
-    operands: "create NAME --from [HOST:]DATASET --to [HOST:]DATASET | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
+    operands: "create NAME --from SIDE --to SIDE | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
                resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME",
     flags: &[
-        long("from", Some("[HOST:]DATASET"), "create: the source"),
+        long(
+            "from",
+            Some("SIDE"),
+            "create: the source: DATASET, peer://PEER/DATASET or HOST:DATASET",
+        ),
         long(
             "to",
-            Some("[HOST:]DATASET"),
+            Some("SIDE"),
             "create: the target, which the first run makes",
         ),
         long(
@@ -50,7 +54,7 @@ pub(crate) const REPLICATION: Command = Command {
         long(
             "continuous",
             None,
-            "create, change: send what is written within seconds, with snapshots as of --take; the source is a pool of this machine",
+            "create, change: send what is written within seconds, with snapshots as of --take; the source is a pool of this machine or of a peer",
         ),
         long(
             "every",
@@ -123,6 +127,8 @@ pub(crate) const REPLICATION: Command = Command {
          as received properties and are not in force there.",
         "--continuous: what is written is at the target some seconds later. The job follows the transaction groups of the source's pool and asks \
          neither side while nothing changes; of its own snapshots both sides keep one. 'show' says how far the target was behind.",
+        "peer://PEER/DATASET is on another appliance with this program, by its own protocol: encrypted, resumed, checked from end to end, and \
+         limited to what the peer was invited to ('sanbox peer').",
         "HOST:DATASET is on another host, with OpenZFS or this program, where the user that runs this one can log in by ssh without a password: \
          'root@backup:vault/vm' as the target pushes, as the source pulls. Nothing is installed there.",
         "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \
@@ -147,6 +153,10 @@ pub(crate) const REPLICATION: Command = Command {
         (
             "sanbox replication create off --from tank/vm --to root@backup:vault/vm -r --window 22:00-06:00 --keep 'daily=30 monthly=12'",
             "to another host at night, which keeps more than the source",
+        ),
+        (
+            "sanbox replication create vm --from tank/vm --to peer://vault/backup/vm -r --continuous",
+            "to another appliance that was paired as 'vault'",
         ),
         (
             "sanbox replication create vm --from tank/vm --to backup/vm -n",

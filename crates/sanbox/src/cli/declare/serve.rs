@@ -34,6 +34,11 @@ pub(super) const SERVE: Command = Command {
             "TCP port of SMB, open while a dataset's property sharesmb says so; 0 is none (445)",
         ),
         long(
+            "replication-port",
+            Some("N"),
+            "TCP port at which other appliances replicate, open while there are some that were invited; 0 is none (8444)",
+        ),
+        long(
             "https-port",
             Some("N"),
             "TCP port of the console in the browser and of the REST API (HTTPS); 0 is none (8443)",

@@ -78,12 +78,17 @@ async fn present(session: &Session, api: &Arc<Api>) -> Result<Exported, Exit> {
         role: user.role.as_str().to_owned(),
     };
     let jobs = appliance.replications().jobs();
+    let peers = appliance.peers().book().peers();
     let targets = appliance.state().read_targets();
     let mut exported = Exported {
         version: VERSION,
         config,
         users: api.accounts.users().into_iter().map(user).collect(),
         replication: jobs.map_err(|error| failed(error.to_string()))?.replication,
+        peers: peers
+            .map_err(|error| failed(error.to_string()))?
+            .peer
+            .clone(),
         ..Exported::default()
     };
     exported.put_targets(&targets.map_err(|error| failed(error.to_string()))?);
@@ -190,6 +195,14 @@ async fn apply(
             let replications = appliance.replications();
             let put = |known: &mut manage::replication::Job| known.clone_from(job);
             let changed = replications.change(|jobs| jobs.change(&job.name, put));
+            changed.map_err(|error| error.to_string())
+        }
+        Change::Peer(peer) => {
+            let put = |peers: &mut manage::peer::Peers| {
+                peers.peer.retain(|known| known.name != peer.name);
+                peers.add(peer.clone())
+            };
+            let changed = appliance.peers().book().change(put);
             changed.map_err(|error| error.to_string())
         }
         Change::Property {

@@ -14,6 +14,7 @@ mod documents;
 mod files;
 mod job;
 mod log;
+mod peer;
 mod policy;
 mod remote_path;
 mod replication;
@@ -74,6 +75,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "immutable" => policy::immutable(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
         "replication" => replication::run(session, &args).await,
+        "peer" => peer::run(session, &args).await,
         "config" => config::run(session, &args).await,
         "why" => why::run(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,

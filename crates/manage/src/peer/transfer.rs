@@ -1,0 +1,536 @@
+//! The bytes of a stream on their way: in chunks, compressed where that pays, with a digest of all of them at the end.
+//!
+//! The digest is of what the sender's pool gave, before it was compressed and encrypted, and is checked where the receiver's pool is about to
+//! take it. The last [`HELD_BYTES`] at least are handed on only after that, so that a stream which was changed on its way never becomes a
+//! snapshot. A receiver that is slow slows the sender down: a frame is read when its bytes are asked for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use codec::compress::{self, Algorithm};
+use futures_util::{StreamExt as _, stream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use super::frame::{
+    CHUNK_BYTES_MAX, Frame, FrameError, FrameKind, FrameReader, FrameWriter, MessageParts, parse,
+};
+use super::message::Fault;
+use crate::replication::{ByteStream, ReplicationError};
+
+/// How often who is at work says so where nothing else is sent.
+pub const ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// Without a frame for so long, the other side is given up.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long the other side may take nothing: its pool may wait for its disks, and its job for its bandwidth.
+pub const STALL_MAX: Duration = Duration::from_secs(600);
+/// Bytes of a message about a stream, at most.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes that are sent in a frame at least, where more follow at once.
+const FRAME_BYTES_MIN: usize = 256 << 10;
+/// Bytes at the end of a stream that are held back until the digest was checked: more than its records that complete a snapshot, which are two
+/// of 312 bytes.
+const HELD_BYTES: usize = 4096;
+
+/// How the bytes are compressed: fast, since the link is to be filled.
+const ALGORITHM: Algorithm = Algorithm::Zstd(1);
+/// Chunks that go as they are after one that did not become smaller; twice as many after the next such one, up to [`SKIPPED_MAX`].
+const SKIPPED_FIRST: u32 = 4;
+/// See [`SKIPPED_FIRST`].
+const SKIPPED_MAX: u32 = 256;
+/// Bytes of the end of a stream: its length and its digest.
+const END_BYTES: usize = 8 + blake3::OUT_LEN;
+
+/// Makes frames of the bytes of a stream.
+#[derive(Debug)]
+pub struct StreamEncoder {
+    digest: blake3::Hasher,
+    length: u64,
+    /// Encrypted blocks do not become smaller.
+    compresses: bool,
+    /// Chunks that go as they are before the next try.
+    skipped: u32,
+    /// How many it will be after the next that did not become smaller.
+    skipped_next: u32,
+}
+
+impl StreamEncoder {
+    /// Begins a stream; `compresses` when trying to compress it may pay.
+    #[must_use]
+    pub fn new(compresses: bool) -> Self {
+        Self {
+            digest: blake3::Hasher::new(),
+            length: 0,
+            compresses,
+            skipped: 0,
+            skipped_next: SKIPPED_FIRST,
+        }
+    }
+
+    /// Makes a frame of the next bytes.
+    ///
+    /// # Panics
+    /// They are more than [`CHUNK_BYTES_MAX`].
+    pub fn chunk(&mut self, bytes: Vec<u8>) -> Frame {
+        assert!(bytes.len() <= CHUNK_BYTES_MAX, "a chunk that is too long");
+        self.digest.update(&bytes);
+        self.length += bytes.len() as u64;
+        match self.compressed(&bytes) {
+            Some(payload) => Frame {
+                kind: FrameKind::Compressed,
+                payload,
+            },
+            None => Frame {
+                kind: FrameKind::Chunk,
+                payload: bytes,
+            },
+        }
+    }
+
+    fn compressed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        if !self.compresses {
+            return None;
+        }
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return None;
+        }
+        // An eighth at least, or it is not worth the receiver's time.
+        let Some(smaller) = compress::compress(ALGORITHM, bytes, bytes.len() - bytes.len() / 8)
+        else {
+            self.skipped = self.skipped_next;
+            self.skipped_next = (self.skipped_next * 2).min(SKIPPED_MAX);
+            return None;
+        };
+        self.skipped_next = SKIPPED_FIRST;
+        let length = u32::try_from(bytes.len()).expect("a chunk");
+        let mut payload = length.to_be_bytes().to_vec();
+        payload.extend(smaller);
+        Some(payload)
+    }
+
+    /// Makes the frame that ends the stream.
+    #[must_use]
+    pub fn end(self) -> Frame {
+        let mut payload = self.length.to_be_bytes().to_vec();
+        payload.extend(self.digest.finalize().as_bytes());
+        Frame {
+            kind: FrameKind::End,
+            payload,
+        }
+    }
+}
+
+/// What a frame of a stream gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Bytes for the pool; there may be none yet.
+    Chunk(Vec<u8>),
+    /// The last bytes: all that came is what was sent.
+    Whole(Vec<u8>),
+    /// What came is not what was sent.
+    Damaged,
+}
+
+/// Makes the bytes of a stream of its frames.
+#[derive(Debug, Default)]
+pub struct StreamDecoder {
+    digest: blake3::Hasher,
+    length: u64,
+    /// What came last, and is handed on when so many bytes came behind it, or the end.
+    held: VecDeque<Vec<u8>>,
+    /// Bytes of it.
+    held_bytes: usize,
+}
+
+impl StreamDecoder {
+    /// Takes a frame.
+    ///
+    /// # Errors
+    /// It is none of a stream.
+    pub fn take(&mut self, frame: Frame) -> Result<Received, FrameError> {
+        let bytes = match frame.kind {
+            FrameKind::Alive => return Ok(Received::Chunk(Vec::new())),
+            FrameKind::Chunk if frame.payload.len() <= CHUNK_BYTES_MAX => frame.payload,
+            FrameKind::Chunk => return Err(FrameError::Malformed("a chunk that is too long")),
+            FrameKind::Compressed => match decompressed(&frame.payload) {
+                Some(bytes) => bytes,
+                None => return Ok(Received::Damaged),
+            },
+            FrameKind::End => return self.end(&frame.payload),
+            FrameKind::Part | FrameKind::Message => {
+                return Err(FrameError::Malformed("a message in place of a stream"));
+            }
+        };
+        self.digest.update(&bytes);
+        self.length += bytes.len() as u64;
+        self.held_bytes += bytes.len();
+        self.held.push_back(bytes);
+        let mut ready = Vec::new();
+        while let Some(first) = self.held.front()
+            && self.held_bytes - first.len() >= HELD_BYTES
+        {
+            self.held_bytes -= first.len();
+            match self.held.pop_front() {
+                Some(first) if ready.is_empty() => ready = first,
+                first => ready.extend(first.unwrap_or_default()),
+            }
+        }
+        Ok(Received::Chunk(ready))
+    }
+
+    fn end(&mut self, payload: &[u8]) -> Result<Received, FrameError> {
+        if payload.len() != END_BYTES {
+            return Err(FrameError::Malformed("an unknown end of a stream"));
+        }
+        let (length, digest) = payload.split_at(8);
+        let is_whole =
+            length == self.length.to_be_bytes() && digest == self.digest.finalize().as_bytes();
+        Ok(match is_whole {
+            true => Received::Whole(self.held.drain(..).flatten().collect()),
+            false => Received::Damaged,
+        })
+    }
+}
+
+fn decompressed(payload: &[u8]) -> Option<Vec<u8>> {
+    let (length, bytes) = payload.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    if length > CHUNK_BYTES_MAX {
+        return None;
+    }
+    compress::decompress(ALGORITHM, bytes, length).ok()
+}
+
+/// Sends a stream. The inner error is the stream's own: what came before it was sent, and nothing says that it ended.
+///
+/// # Errors
+/// The connection broke, or the other side takes nothing.
+pub async fn send_stream<W: AsyncWrite + Unpin>(
+    to: &mut FrameWriter<W>,
+    mut bytes: ByteStream,
+    compresses: bool,
+) -> Result<Result<(), ReplicationError>, FrameError> {
+    let mut encoder = StreamEncoder::new(compresses);
+    let mut pending: Vec<u8> = Vec::new();
+    loop {
+        let (least, end) = match timeout(ALIVE_EVERY, bytes.next()).await {
+            Err(_) if pending.is_empty() => {
+                send(to, FrameKind::Alive, &[]).await?;
+                continue;
+            }
+            Err(_) => (1, None),
+            Ok(Some(Ok(more))) => {
+                if pending.is_empty() {
+                    pending = more;
+                } else {
+                    pending.extend(more);
+                }
+                (FRAME_BYTES_MIN, None)
+            }
+            Ok(Some(Err(error))) => (1, Some(Err(error))),
+            Ok(None) => (1, Some(Ok(()))),
+        };
+        while pending.len() >= least {
+            let rest = pending.split_off(pending.len().min(CHUNK_BYTES_MAX));
+            let frame = encoder.chunk(std::mem::replace(&mut pending, rest));
+            send(to, frame.kind, &frame.payload).await?;
+        }
+        if let Some(end) = end {
+            if end.is_ok() {
+                let frame = encoder.end();
+                send(to, frame.kind, &frame.payload).await?;
+            }
+            return Ok(end);
+        }
+    }
+}
+
+async fn send<W: AsyncWrite + Unpin>(
+    to: &mut FrameWriter<W>,
+    kind: FrameKind,
+    payload: &[u8],
+) -> Result<(), FrameError> {
+    let sent = timeout(STALL_MAX, to.send(kind, payload)).await;
+    sent.unwrap_or_else(|_| Err(FrameError::Io(std::io::ErrorKind::TimedOut.into())))
+}
+
+/// What a stream comes from; when it is dropped, the frames behind the stream go to who waits for them.
+struct Incoming<R, F: FnOnce(FrameReader<R>, bool)> {
+    frames: Option<FrameReader<R>>,
+    decoder: StreamDecoder,
+    /// Its end came.
+    is_whole: bool,
+    over: Option<F>,
+}
+
+impl<R, F: FnOnce(FrameReader<R>, bool)> Drop for Incoming<R, F> {
+    fn drop(&mut self) {
+        if let (Some(frames), Some(over)) = (self.frames.take(), self.over.take()) {
+            over(frames, self.is_whole);
+        }
+    }
+}
+
+/// Returns the bytes of a stream that comes in frames. `over` gets what comes behind when the stream is dropped, and whether all of it came;
+/// `what` names it in errors, and `fault` makes an error of what the other side says in place of the stream's rest.
+pub fn receive_stream<R, F>(
+    frames: FrameReader<R>,
+    what: String,
+    unreachable: impl Fn(FrameError) -> ReplicationError + Send + 'static,
+    fault: impl Fn(Fault) -> ReplicationError + Send + 'static,
+    over: F,
+) -> ByteStream
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    F: FnOnce(FrameReader<R>, bool) + Send + 'static,
+{
+    let incoming = Incoming {
+        frames: Some(frames),
+        decoder: StreamDecoder::default(),
+        is_whole: false,
+        over: Some(over),
+    };
+    let parts = (unreachable, fault, what);
+    let bytes = stream::unfold(Some((incoming, parts)), |state| async {
+        let (mut incoming, parts) = state?;
+        loop {
+            match incoming.more(&parts.2).await {
+                Ok(Some(bytes)) if bytes.is_empty() => {}
+                Ok(Some(bytes)) => return Some((Ok(bytes), Some((incoming, parts)))),
+                Ok(None) => return None,
+                Err(Broken::Frame(error)) => return Some((Err(parts.0(error)), None)),
+                Err(Broken::Fault(error)) => return Some((Err(parts.1(error)), None)),
+            }
+        }
+    });
+    bytes.boxed()
+}
+
+/// Why a stream does not go on.
+enum Broken {
+    Frame(FrameError),
+    Fault(Fault),
+}
+
+impl<R: AsyncRead + Unpin, F: FnOnce(FrameReader<R>, bool)> Incoming<R, F> {
+    /// Returns the next bytes, of which there may be none; `None` at the end.
+    async fn more(&mut self, what: &str) -> Result<Option<Vec<u8>>, Broken> {
+        let Some(frames) = self.frames.as_mut().filter(|_| !self.is_whole) else {
+            return Ok(None);
+        };
+        let silent = || FrameError::Io(std::io::ErrorKind::TimedOut.into());
+        let frame = timeout(SILENCE_MAX, frames.expect()).await;
+        let frame = frame
+            .unwrap_or_else(|_| Err(silent()))
+            .map_err(Broken::Frame)?;
+        if matches!(frame.kind, FrameKind::Part | FrameKind::Message) {
+            let text = MessageParts::new(MESSAGE_BYTES_MAX).add(frame);
+            let text = text.map_err(Broken::Frame)?.unwrap_or_default();
+            return Err(match parse(&text) {
+                Ok(fault) => Broken::Fault(fault),
+                Err(error) => Broken::Frame(error),
+            });
+        }
+        match self.decoder.take(frame).map_err(Broken::Frame)? {
+            Received::Chunk(bytes) => Ok(Some(bytes)),
+            Received::Whole(bytes) => {
+                self.is_whole = true;
+                Ok(Some(bytes))
+            }
+            Received::Damaged => Err(Broken::Fault(Fault::Damaged {
+                what: what.to_owned(),
+            })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of three chunks: two that become smaller, and one that does not.
+    fn frames() -> (Vec<u8>, Vec<Frame>) {
+        let noise: Vec<u8> = (0..40_u64)
+            .flat_map(|at| *blake3::hash(&at.to_be_bytes()).as_bytes())
+            .collect();
+        let chunks = [vec![1; CHUNK_BYTES_MAX], noise, b"words ".repeat(999)];
+        let mut encoder = StreamEncoder::new(true);
+        let mut frames: Vec<Frame> = chunks.iter().map(|c| encoder.chunk(c.clone())).collect();
+        frames.push(encoder.end());
+        (chunks.concat(), frames)
+    }
+
+    fn decode(frames: Vec<Frame>) -> (Vec<u8>, Result<Received, FrameError>) {
+        let mut decoder = StreamDecoder::default();
+        let mut come = Vec::new();
+        let mut last = Ok(Received::Chunk(Vec::new()));
+        for frame in frames {
+            last = decoder.take(frame);
+            match &last {
+                Ok(Received::Chunk(bytes) | Received::Whole(bytes)) => {
+                    come.extend(bytes);
+                }
+                _ => break,
+            }
+        }
+        (come, last)
+    }
+
+    #[test]
+    fn bytes_come_as_they_were_sent() {
+        let (bytes, mut frames) = frames();
+        assert_eq!(frames[0].kind, FrameKind::Compressed);
+        assert_eq!(frames[1].kind, FrameKind::Chunk);
+        let alive = Frame {
+            kind: FrameKind::Alive,
+            payload: Vec::new(),
+        };
+        frames.insert(2, alive);
+        let (come, last) = decode(frames);
+        assert_eq!(come, bytes);
+        assert!(matches!(last, Ok(Received::Whole(_))));
+        let (come, last) = decode(vec![StreamEncoder::new(true).end()]);
+        assert_eq!(come, b"");
+        assert!(matches!(last, Ok(Received::Whole(_))));
+    }
+
+    #[test]
+    fn a_byte_that_was_changed_is_noticed_before_the_last_chunk_is_handed_on() {
+        let (bytes, whole) = frames();
+        let last_chunk = 999 * 6;
+        assert!(last_chunk > HELD_BYTES);
+        for (at, frame) in whole.iter().enumerate() {
+            let step = (frame.payload.len() / 9).max(1);
+            for byte in (0..frame.payload.len()).step_by(step) {
+                let mut frames = whole.clone();
+                frames[at].payload[byte] ^= 1;
+                let (come, last) = decode(frames);
+                assert!(
+                    matches!(last, Ok(Received::Damaged)),
+                    "{at} {byte}: {last:?}"
+                );
+                assert!(come.len() <= bytes.len() - last_chunk, "{at} {byte}");
+            }
+        }
+        // Chunks that are missing, and chunks in another order.
+        for frames in [
+            vec![whole[0].clone(), whole[1].clone(), whole[3].clone()],
+            vec![
+                whole[1].clone(),
+                whole[0].clone(),
+                whole[2].clone(),
+                whole[3].clone(),
+            ],
+        ] {
+            assert!(matches!(decode(frames).1, Ok(Received::Damaged)));
+        }
+    }
+
+    #[test]
+    fn what_does_not_become_smaller_is_tried_rarely_and_encrypted_blocks_never() {
+        let mut number = 0_u64;
+        let mut noise = || {
+            number += 1;
+            let mut bytes = vec![0; 32 << 10];
+            blake3::Hasher::new()
+                .update(&number.to_be_bytes())
+                .finalize_xof()
+                .fill(&mut bytes);
+            bytes
+        };
+        let mut encoder = StreamEncoder::new(true);
+        for _ in 0..100 {
+            assert_eq!(encoder.chunk(noise()).kind, FrameKind::Chunk);
+        }
+        assert!(encoder.skipped_next >= 64 && encoder.skipped_next <= SKIPPED_MAX);
+        let mut raw = StreamEncoder::new(false);
+        assert_eq!(raw.chunk(vec![0; 4096]).kind, FrameKind::Chunk);
+    }
+
+    #[test]
+    fn the_records_that_complete_a_snapshot_are_held_back_in_frames_of_any_size() {
+        for size in [1, 311, 312, 4095, 4096, 10_000] {
+            let mut encoder = StreamEncoder::new(false);
+            let mut decoder = StreamDecoder::default();
+            let mut handed_on = 0;
+            for sent in 1..=20_000 / size {
+                let taken = decoder.take(encoder.chunk(vec![3; size])).expect("a frame");
+                let Received::Chunk(bytes) = taken else {
+                    panic!("no end came");
+                };
+                handed_on += bytes.len();
+                assert!(handed_on + HELD_BYTES.min(sent * size) <= sent * size + size);
+                assert!(sent * size - handed_on >= HELD_BYTES.min(sent * size));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn streams_end_when_they_were_sent_whole_and_only_then() {
+        let bytes: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        for (broken, cut) in [(false, false), (true, false), (false, true)] {
+            let (near, far) = tokio::io::duplex(70_000);
+            let mut chunks: Vec<_> = bytes.chunks(99_999).map(|c| Ok(c.to_vec())).collect();
+            if broken {
+                chunks.truncate(60);
+                chunks.push(Err(ReplicationError::Cancelled));
+            }
+            if cut {
+                chunks.truncate(60);
+            }
+            let mut source = stream::iter(chunks).boxed();
+            if cut {
+                source = source.chain(stream::pending()).boxed();
+            }
+            let (over, left) = tokio::sync::oneshot::channel();
+            let receiving = receive_stream(
+                FrameReader::new(far),
+                "tank/a@s".to_owned(),
+                |error| ReplicationError::Failed(error.to_string()),
+                |fault| fault.of_peer("box"),
+                |_, is_whole| {
+                    let _ = over.send(is_whole);
+                },
+            );
+            let sending = async move {
+                let mut writer = FrameWriter::new(near);
+                let sent = send_stream(&mut writer, source, true);
+                match tokio::time::timeout(std::time::Duration::from_millis(300), sent).await {
+                    Ok(sent) => assert_eq!(sent.expect("sent").is_err(), broken),
+                    Err(_) => assert!(cut),
+                }
+            };
+            let (come, ()) = tokio::join!(receiving.collect::<Vec<_>>(), sending);
+            let error = come.iter().find_map(|chunk| chunk.as_ref().err());
+            assert_eq!(error.is_some(), broken || cut, "{error:?}");
+            assert_eq!(left.await, Ok(!broken && !cut));
+            let come: Vec<u8> = come.into_iter().flatten().flatten().collect();
+            assert!(bytes.starts_with(&come));
+            assert_eq!(come.len() == bytes.len(), !broken && !cut);
+            assert!(come.len() > 1_000_000);
+        }
+    }
+
+    #[test]
+    fn frames_of_no_stream_are_refused() {
+        for (kind, payload) in [
+            (FrameKind::Message, vec![1]),
+            (FrameKind::Part, vec![1]),
+            (FrameKind::End, vec![0; 39]),
+            (FrameKind::Chunk, vec![0; CHUNK_BYTES_MAX + 1]),
+        ] {
+            let taken = StreamDecoder::default().take(Frame { kind, payload });
+            assert!(taken.is_err(), "{kind:?}");
+        }
+        // Nothing is made larger than a chunk.
+        let bomb = Frame {
+            kind: FrameKind::Compressed,
+            payload: vec![0xff; 40],
+        };
+        assert!(matches!(
+            StreamDecoder::default().take(bomb),
+            Ok(Received::Damaged)
+        ));
+    }
+}

@@ -1,0 +1,290 @@
+//! `sanbox peer`: other appliances that this one replicates with.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use manage::database::seconds_since_epoch;
+use manage::peer::pairing::{Code, Grant, VALID_SECONDS};
+use manage::peer::{Peer, PeerError, check_address, check_name, is_name};
+use manage::replication::Location;
+use tokio::time::timeout;
+
+use super::{Arguments, print_table};
+use crate::cli::{Exit, Outcome, Session, pool_part, user_name};
+use crate::serve::management;
+
+/// How long the port may take to open.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
+    match words[..] {
+        ["invite"] => invite(session, args, "").await,
+        ["invite", name] => invite(session, args, name).await,
+        ["add", name, address, code] => add(session, name, address, code).await,
+        ["list"] => list(session, args),
+        ["show", name] => show(session, name),
+        ["rename", name, to] => rename(session, name, to).await,
+        ["remove", name] => remove(session, name).await,
+        _ => Err(session.usage_only()),
+    }
+}
+
+fn refused(session: &Session, error: &PeerError) -> Exit {
+    session.fail(error.to_string())
+}
+
+/// Writes what was done into the log of accounts.
+async fn note(session: &Session, event: String) {
+    // The peer is changed already; a log that cannot be opened undoes nothing.
+    if let Ok(api) = management::open(&session.appliance).await {
+        let uid = session.caller.uid;
+        let user = user_name(u64::from(uid)).unwrap_or_else(|| uid.to_string());
+        api.audit.note(&user, "shell", event);
+        // A process that ends now would leave it unwritten.
+        let _ = api.accounts.database().call(|_| Ok(())).await;
+    }
+}
+
+async fn invite(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let appliance = &session.appliance;
+    let grant = Grant {
+        name: name.to_owned(),
+        datasets: args
+            .longs("datasets")
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        push: args.has_long("push"),
+        pull: args.has_long("pull"),
+    };
+    if grant.datasets.is_empty() || !grant.push && !grant.pull {
+        return Err(session.misuse(
+            "say what the peer reaches here, and what for: --datasets DATASET, and --push (it sends there), --pull (it takes from there) or both",
+        ));
+    }
+    if !name.is_empty() {
+        check_name(name).map_err(|error| refused(session, &error))?;
+    }
+    if !appliance.is_daemon() {
+        return Err(
+            session.fail("no daemon runs that a peer could reach: start 'sanbox serve' first")
+        );
+    }
+    if appliance.config().replication.port == 0 {
+        return Err(session.fail("no peer is answered: [replication] port is 0 in sanbox.toml"));
+    }
+    for dataset in &grant.datasets {
+        let pool = pool_part(dataset);
+        let known = appliance.pool(pool).await;
+        known.map_err(|error| session.fail(format!("cannot invite to '{dataset}': {error}")))?;
+    }
+    let own = appliance.peers().own().await;
+    let own = own.map_err(|why| session.fail(why))?;
+    let event = format!("invited a peer to {}", grant.datasets.join(", "));
+    let code = appliance
+        .peers()
+        .book()
+        .invite(grant, seconds_since_epoch());
+    let code = code.map_err(|error| refused(session, &error))?;
+    let at = listening(session).await?;
+    note(session, event).await;
+    session.out.line(format!(
+        "On the other appliance, within {} minutes:",
+        VALID_SECONDS / 60
+    ));
+    session.out.line(String::new());
+    session
+        .out
+        .line(format!("    sanbox peer add NAME {at} {code}"));
+    session.out.line(String::new());
+    session
+        .out
+        .line(format!("This one's certificate: {}", own.fingerprint));
+    Ok(())
+}
+
+/// Waits until peers are answered; returns where, as another machine may reach it.
+async fn listening(session: &Session) -> Result<String, Exit> {
+    let mut listening = session.appliance.peers().listening.subscribe();
+    let waited = timeout(OPEN_MAX, listening.wait_for(Option::is_some)).await;
+    let at: Vec<SocketAddr> = match waited {
+        Ok(Ok(at)) => match at.as_ref() {
+            Some(Ok(at)) => at.clone(),
+            Some(Err(why)) => {
+                return Err(session.fail(format!("no peer can be answered: {why}")));
+            }
+            None => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    let Some(first) = at.first() else {
+        return Err(session.fail("no peer can be answered: the port does not open (see the log)"));
+    };
+    if !first.ip().is_unspecified() {
+        return Ok(first.to_string());
+    }
+    let host = session.appliance.host_name();
+    Ok(format!(
+        "{}:{}",
+        host.unwrap_or_else(|| "HOST".to_owned()),
+        first.port()
+    ))
+}
+
+async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcome {
+    let appliance = &session.appliance;
+    let failed = |error: PeerError| session.fail(format!("cannot add '{name}': {error}"));
+    check_name(name).map_err(failed)?;
+    check_address(address).map_err(failed)?;
+    let Some(code) = Code::parse(code) else {
+        return Err(session.fail(format!(
+            "cannot add '{name}': that is no code of 'sanbox peer invite' (24 letters and digits)"
+        )));
+    };
+    let book = appliance.peers().book();
+    // One that was invited has no address yet.
+    let is_reached = |peer: &Peer| !peer.address.is_empty();
+    if book
+        .peers()
+        .map_err(failed)?
+        .named(name)
+        .is_ok_and(is_reached)
+    {
+        return Err(session.fail(format!("there is a peer '{name}' already")));
+    }
+    let own_name = appliance.host_name().filter(|host| is_name(host));
+    let own_name = own_name.unwrap_or_else(|| "peer".to_owned());
+    let paired = appliance.peers().pair(address, &code, &own_name).await;
+    let (paired, certificate) =
+        paired.map_err(|why| session.fail(format!("cannot add '{name}': {why}")))?;
+    let peer = Peer {
+        name: name.to_owned(),
+        certificate,
+        address: address.to_owned(),
+        datasets: Vec::new(),
+        push: false,
+        pull: false,
+    };
+    book.change(|peers| peers.reach(peer)).map_err(failed)?;
+    note(session, format!("added peer '{name}' at {address}")).await;
+    session.out.line(format!(
+        "'{name}' knows this appliance as '{}', which {}",
+        paired.name,
+        may(&paired.datasets, paired.push, paired.pull)
+    ));
+    Ok(())
+}
+
+/// What a peer may do, in words that follow its name.
+fn may(datasets: &[String], push: bool, pull: bool) -> String {
+    let what = match (push, pull) {
+        (true, true) => "sends to and takes from",
+        (true, false) => "sends to",
+        (false, true) => "takes from",
+        (false, false) => return "does nothing here".to_owned(),
+    };
+    format!("{what} {}", datasets.join(", "))
+}
+
+fn list(session: &Session, args: &Arguments) -> Outcome {
+    let peers = session.appliance.peers().book().peers();
+    let peers = peers.map_err(|error| refused(session, &error))?;
+    let row = |peer: &Peer| {
+        let or_dash = |text: String| {
+            if text.is_empty() {
+                "-".to_owned()
+            } else {
+                text
+            }
+        };
+        let rights = match (peer.push, peer.pull) {
+            (true, true) => "push,pull",
+            (true, false) => "push",
+            (false, true) => "pull",
+            (false, false) => "-",
+        };
+        vec![
+            peer.name.clone(),
+            or_dash(peer.address.clone()),
+            rights.to_owned(),
+            or_dash(peer.datasets.join(",")),
+        ]
+    };
+    let rows: Vec<_> = peers.peer.iter().map(row).collect();
+    let titles = ["NAME", "ADDRESS", "MAY", "DATASETS"];
+    print_table(session, args, &titles, &rows);
+    Ok(())
+}
+
+/// The jobs that name a peer.
+fn jobs_of(session: &Session, peer: &str) -> Result<Vec<String>, Exit> {
+    let jobs = session.appliance.replications().jobs();
+    let jobs = jobs.map_err(|error| session.fail(error.to_string()))?;
+    let names = |job: &&manage::replication::Job| {
+        let is_of =
+            |location| matches!(location, Ok(Location::Peer { peer: name, .. }) if name == peer);
+        is_of(job.source()) || is_of(job.target())
+    };
+    Ok(jobs
+        .replication
+        .iter()
+        .filter(names)
+        .map(|job| job.name.clone())
+        .collect())
+}
+
+fn show(session: &Session, name: &str) -> Outcome {
+    let peers = session.appliance.peers().book().peers();
+    let peers = peers.map_err(|error| refused(session, &error))?;
+    let peer = peers
+        .named(name)
+        .map_err(|error| refused(session, &error))?;
+    let out = &session.out;
+    out.line(format!("name         {}", peer.name));
+    let address = match peer.address.as_str() {
+        "" => "none: it comes here",
+        address => address,
+    };
+    out.line(format!("address      {address}"));
+    out.line(format!("certificate  {}", peer.certificate));
+    out.line(format!(
+        "here         {}",
+        may(&peer.datasets, peer.push, peer.pull)
+    ));
+    let jobs = jobs_of(session, name)?;
+    if !jobs.is_empty() {
+        out.line(format!("jobs         {}", jobs.join(", ")));
+    }
+    Ok(())
+}
+
+fn unused(session: &Session, name: &str) -> Outcome {
+    let jobs = jobs_of(session, name)?;
+    match jobs.first() {
+        Some(job) => Err(session.fail(format!(
+            "peer '{name}' is in use by the job '{job}' ('sanbox replication remove {job}')"
+        ))),
+        None => Ok(()),
+    }
+}
+
+async fn rename(session: &Session, name: &str, to: &str) -> Outcome {
+    unused(session, name)?;
+    let peers = session.appliance.peers();
+    let renamed = peers.book().change(|peers| peers.rename(name, to));
+    renamed.map_err(|error| refused(session, &error))?;
+    peers.links().forget(name);
+    note(session, format!("renamed peer '{name}' to '{to}'")).await;
+    Ok(())
+}
+
+async fn remove(session: &Session, name: &str) -> Outcome {
+    unused(session, name)?;
+    let peers = session.appliance.peers();
+    let removed = peers.book().change(|peers| peers.remove(name));
+    removed.map_err(|error| refused(session, &error))?;
+    peers.links().forget(name);
+    note(session, format!("removed peer '{name}'")).await;
+    Ok(())
+}
