@@ -241,27 +241,23 @@ fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
         }
     }
     assert!(was_resumable);
-    let mut last = String::new();
+    let newest = || {
+        let listed = both
+            .here
+            .run("zfs list -Ht snapshot -o name -s createtxg -d 1 tank/vm/one | tail -n 1");
+        listed.trim().trim_start_matches("tank/vm/one").to_owned()
+    };
     wait_until(&both.here, "both jobs are complete", || {
         let list = both.here.run("sanbox replication list -H");
-        let done = list.matches("complete").count() == 2 && !list.contains("incomplete");
-        done && both
-            .here
-            .run("zfs list -H tank/x/y@s9")
-            .starts_with("tank/x/y@s9")
+        let is_there = |place: &Place, name: &str| {
+            place.run(&format!("zfs list -H -o name {name}")) == format!("{name}\n")
+        };
+        list.matches("\tcomplete").count() == 2
+            && is_there(&both.here, "tank/x/y@s9")
+            && is_there(&both.there, &format!("back/vm/one{}", newest()))
+            && both.here.run("zfs get -Hpo value written tank/vm/one") == "0\n"
     });
-    check(
-        &both.here,
-        "sanbox replication run push | grep -v '^sent' ; sanbox replication run pull | grep -v '^sent'",
-        "",
-    );
-    let newest = "zfs list -Ht snapshot -o name -s createtxg -d 1 tank/vm/one | tail -n 1";
-    last.push_str(
-        both.here
-            .run(newest)
-            .trim()
-            .trim_start_matches("tank/vm/one"),
-    );
+    let last = newest();
     assert_eq!(
         sums(&both.here, &format!("tank/vm/one{last}")),
         sums(&both.there, &format!("back/vm/one{last}"))

@@ -252,6 +252,9 @@ export type Replication = ReplicationSettings & {
   failing_since: number | null;
   failures: number;
 };
+export type Peer = { name: string; address: string; certificate: string; datasets: string[]; push: boolean; pull: boolean };
+export type PeerList = { peers: Peer[] };
+export type Invitation = { code: string; address: string; certificate: string };
 export type ReplicationList = { replications: Replication[] };
 export type ReplicationRun = { began: number; ended: number; runs: number; snapshots: number; sent_bytes: number; cause: string | null; problem: string | null };
 export type ReplicationDetail = Replication & {

@@ -172,6 +172,19 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/replications/{name}/{action}",
         Access::Role(Role::Operator),
     ),
+    (Method::GET, "/api/v1/peers", Access::Role(Role::Viewer)),
+    (Method::POST, "/api/v1/peers", Access::Role(Role::Owner)),
+    // A code lets another machine in.
+    (
+        Method::POST,
+        "/api/v1/peers/invitations",
+        Access::Session(Role::Owner),
+    ),
+    (
+        Method::DELETE,
+        "/api/v1/peers/{name}",
+        Access::Role(Role::Owner),
+    ),
     (Method::GET, "/api/v1/settings", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (

@@ -15,6 +15,7 @@ mod files;
 mod history;
 mod keys;
 mod live;
+mod peers;
 mod policies;
 mod pools;
 mod problem;
@@ -47,6 +48,7 @@ use zeroize::Zeroizing;
 
 pub use access::{Access, CALLS};
 pub use disks::{Device, DeviceContent, DeviceKind};
+pub use peers::InvitationView;
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
 pub use settings::{CertificateView, ChannelSetting, Settings, Tunable};
@@ -58,6 +60,8 @@ use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::history::History;
 use crate::jobs::{Jobs, StartedCommand};
+use crate::peer::PeerBook;
+use crate::peer::pairing::Grant;
 use crate::policy::Hooks;
 use crate::replication::Replications;
 use crate::samba::status::SmbStatus;
@@ -120,6 +124,15 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the jobs of replication.
     fn replications(&self) -> Arc<Replications>;
+
+    /// Returns the other appliances that are known.
+    fn peers(&self) -> Arc<PeerBook>;
+
+    /// Invites another appliance.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    fn invite(&self, grant: Grant) -> BoxFuture<'_, Result<InvitationView, String>>;
 
     /// Returns the hooks of snapshot policies.
     fn hooks(&self) -> Hooks;
@@ -266,6 +279,9 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
             replications::remove_replication
         ))
         .routes(routes!(replications::act_on_replication))
+        .routes(routes!(peers::list_peers, peers::add_peer))
+        .routes(routes!(peers::invite_peer))
+        .routes(routes!(peers::remove_peer))
         .routes(routes!(settings::show_settings))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))

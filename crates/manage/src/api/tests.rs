@@ -15,6 +15,7 @@ use crate::replication::{CommonState, Job, ReplicationError, Report};
 
 struct NoPools {
     replications: Arc<Replications>,
+    peers: Arc<PeerBook>,
 }
 
 impl Backend for NoPools {
@@ -89,6 +90,20 @@ impl Backend for NoPools {
         self.replications.clone()
     }
 
+    fn peers(&self) -> Arc<PeerBook> {
+        self.peers.clone()
+    }
+
+    fn invite(&self, grant: Grant) -> BoxFuture<'_, Result<InvitationView, String>> {
+        let code = self.peers.invite(grant, seconds_since_epoch());
+        let invited = code.map(|code| InvitationView {
+            code: code.to_string(),
+            address: "box:8444".to_owned(),
+            certificate: String::new(),
+        });
+        std::future::ready(invited.map_err(|error| error.to_string())).boxed()
+    }
+
     fn hooks(&self) -> Hooks {
         let defined = [("db".to_owned(), Hook::default())];
         Hooks::new(defined.into())
@@ -131,6 +146,7 @@ impl World {
         let replications = Replications::new(directory.path());
         let backend = NoPools {
             replications: replications.clone(),
+            peers: PeerBook::new(directory.path()),
         };
         let opened = Api::open(path, Box::new(backend)).await;
         let api = opened.expect("opens").0;
@@ -745,6 +761,60 @@ async fn the_console_is_there_without_a_session_and_is_kept_by_browsers() {
             .status,
         404
     );
+}
+
+/// Codes of invitations are given to owners in a session, and are in no log.
+#[tokio::test]
+async fn peers_are_invited_added_and_removed_by_owners() {
+    let world = World::new().await;
+    let (get, post) = (&Method::GET, &Method::POST);
+    let owner = world.session(Role::Owner).await;
+    let operator = world.session(Role::Operator).await;
+    let all = "/api/v1/peers";
+    let invitations = "/api/v1/peers/invitations";
+    let none = json!({"peers": []});
+    assert_eq!(world.ask(get, all, &operator, None).await.body, none);
+    let wanted = json!({"datasets": ["tank/vm"], "push": true});
+    let invited = world.ask(post, invitations, &owner, Some(&wanted)).await;
+    let code = invited.body["code"].as_str().expect("a code").to_owned();
+    assert_eq!((invited.status, code.len()), (200, 29), "{}", invited.body);
+    let redeem = |code: &str| json!({"name": "vault", "address": "vault:8444", "code": code});
+    let added = world.ask(post, all, &owner, Some(&redeem(&code))).await;
+    assert_eq!(added.status, 202, "{}", added.body);
+    assert!(!added.body["command"].to_string().contains(&code[5..9]));
+    let log = world.ask(get, "/api/v1/audit", &owner, None).await.body;
+    assert!(
+        log.to_string().contains("invited a peer to tank/vm"),
+        "{log}"
+    );
+    assert!(!log.to_string().contains(&code));
+    let nowhere = json!({"name": "vault", "address": "vault", "code": code});
+    for (path, shown, body, status) in [
+        (invitations, &operator, wanted.clone(), 403),
+        (invitations, &owner, json!({"datasets": ["tank/vm"]}), 422),
+        (
+            invitations,
+            &owner,
+            json!({"datasets": [], "push": true}),
+            422,
+        ),
+        (
+            invitations,
+            &owner,
+            json!({"datasets": ["tank@s"], "push": true}),
+            422,
+        ),
+        (all, &operator, redeem(&code), 403),
+        (all, &owner, redeem("1234"), 422),
+        (all, &owner, nowhere, 422),
+    ] {
+        let answer = world.ask(post, path, shown, Some(&body)).await;
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+    }
+    let gone = world
+        .ask(&Method::DELETE, "/api/v1/peers/none", &owner, None)
+        .await;
+    assert_eq!(gone.status, 404);
 }
 
 /// A job of replication is shown as it stands, and what is done with it is the command that does it in a shell.

@@ -11,12 +11,14 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use manage::alerts::channel::Channel;
 use manage::api::{
-    Api, Backend, CertificateView, ChannelSetting, Device, DeviceContent, InitiatorSession, Ports,
-    Settings, Share,
+    Api, Backend, CertificateView, ChannelSetting, Device, DeviceContent, InitiatorSession,
+    InvitationView, Ports, Settings, Share,
 };
 use manage::config::Alerts;
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
+use manage::peer::PeerBook;
+use manage::peer::pairing::Grant;
 use manage::policy::Hooks;
 use manage::replication::Replications;
 use manage::samba::status::SmbStatus;
@@ -38,6 +40,7 @@ struct ApplianceBackend {
     appliance: Weak<Appliance>,
     asked: Asked,
     replications: Arc<Replications>,
+    peers: Arc<PeerBook>,
 }
 
 impl Backend for ApplianceBackend {
@@ -180,6 +183,20 @@ impl Backend for ApplianceBackend {
         self.replications.clone()
     }
 
+    fn peers(&self) -> Arc<PeerBook> {
+        self.peers.clone()
+    }
+
+    fn invite(&self, grant: Grant) -> BoxFuture<'_, Result<InvitationView, String>> {
+        async {
+            match self.appliance.upgrade() {
+                Some(appliance) => crate::peers::invite(&appliance, grant).await,
+                None => Err("the appliance is ending".to_owned()),
+            }
+        }
+        .boxed()
+    }
+
     fn hooks(&self) -> Hooks {
         let appliance = self.appliance.upgrade();
         appliance.map_or_else(Hooks::default, |appliance| appliance.hooks().clone())
@@ -242,6 +259,7 @@ pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>>
         appliance: Arc::downgrade(appliance),
         asked: Asked::default(),
         replications: appliance.replications().clone(),
+        peers: appliance.peers().book().clone(),
     };
     let database = appliance.state().path().join("state.db");
     let opened = Api::open(database, Box::new(backend)).await;

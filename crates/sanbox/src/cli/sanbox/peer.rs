@@ -1,20 +1,13 @@
 //! `sanbox peer`: other appliances that this one replicates with.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use manage::database::seconds_since_epoch;
 use manage::peer::pairing::{Code, Grant, VALID_SECONDS};
 use manage::peer::{Peer, PeerError, check_address, check_name, is_name};
 use manage::replication::Location;
-use tokio::time::timeout;
 
 use super::{Arguments, print_table};
-use crate::cli::{Exit, Outcome, Session, pool_part, user_name};
+use crate::cli::{Exit, Outcome, Session, user_name};
+use crate::peers::invite as invite_peer;
 use crate::serve::management;
-
-/// How long the port may take to open.
-const OPEN_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
@@ -66,70 +59,24 @@ async fn invite(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if !name.is_empty() {
         check_name(name).map_err(|error| refused(session, &error))?;
     }
-    if !appliance.is_daemon() {
-        return Err(
-            session.fail("no daemon runs that a peer could reach: start 'sanbox serve' first")
-        );
-    }
-    if appliance.config().replication.port == 0 {
-        return Err(session.fail("no peer is answered: [replication] port is 0 in sanbox.toml"));
-    }
-    for dataset in &grant.datasets {
-        let pool = pool_part(dataset);
-        let known = appliance.pool(pool).await;
-        known.map_err(|error| session.fail(format!("cannot invite to '{dataset}': {error}")))?;
-    }
-    let own = appliance.peers().own().await;
-    let own = own.map_err(|why| session.fail(why))?;
     let event = format!("invited a peer to {}", grant.datasets.join(", "));
-    let code = appliance
-        .peers()
-        .book()
-        .invite(grant, seconds_since_epoch());
-    let code = code.map_err(|error| refused(session, &error))?;
-    let at = listening(session).await?;
+    let invited = invite_peer(appliance, grant).await;
+    let invited = invited.map_err(|why| session.fail(why))?;
     note(session, event).await;
     session.out.line(format!(
         "On the other appliance, within {} minutes:",
         VALID_SECONDS / 60
     ));
     session.out.line(String::new());
-    session
-        .out
-        .line(format!("    sanbox peer add NAME {at} {code}"));
+    session.out.line(format!(
+        "    sanbox peer add NAME {} {}",
+        invited.address, invited.code
+    ));
     session.out.line(String::new());
     session
         .out
-        .line(format!("This one's certificate: {}", own.fingerprint));
+        .line(format!("This one's certificate: {}", invited.certificate));
     Ok(())
-}
-
-/// Waits until peers are answered; returns where, as another machine may reach it.
-async fn listening(session: &Session) -> Result<String, Exit> {
-    let mut listening = session.appliance.peers().listening.subscribe();
-    let waited = timeout(OPEN_MAX, listening.wait_for(Option::is_some)).await;
-    let at: Vec<SocketAddr> = match waited {
-        Ok(Ok(at)) => match at.as_ref() {
-            Some(Ok(at)) => at.clone(),
-            Some(Err(why)) => {
-                return Err(session.fail(format!("no peer can be answered: {why}")));
-            }
-            None => Vec::new(),
-        },
-        _ => Vec::new(),
-    };
-    let Some(first) = at.first() else {
-        return Err(session.fail("no peer can be answered: the port does not open (see the log)"));
-    };
-    if !first.ip().is_unspecified() {
-        return Ok(first.to_string());
-    }
-    let host = session.appliance.host_name();
-    Ok(format!(
-        "{}:{}",
-        host.unwrap_or_else(|| "HOST".to_owned()),
-        first.port()
-    ))
 }
 
 async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcome {
