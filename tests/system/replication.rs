@@ -722,7 +722,7 @@ fn a_continuous_job_is_seconds_behind_and_idle_when_nothing_is_written() {
     check(
         &place,
         "sanbox replication create pull --from other:tank/vm --to back/vm --continuous 2>&1 | cut -d: -f2",
-        " a continuous job follows a pool of this appliance\n",
+        " a continuous job follows a pool of this appliance or of a peer\n",
     );
     check(
         &place,
