@@ -11,10 +11,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use manage::api::InvitationView;
 use manage::database::seconds_since_epoch;
 use manage::peer::message::{PROTOCOL, Paired};
-use manage::peer::pairing::{Code, Grant};
+use manage::peer::pairing::Code;
 use manage::peer::{BoxedLink, Connector, Fingerprint, Identity, PeerBook, PeerLinks, pair};
 use manage::replication::ReplicationError;
 use manage::state::StateDirectory;
@@ -35,13 +34,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::appliance::Appliance;
-
 /// How long a connection may take, and its handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long the port may take to open.
-const OPEN_MAX: Duration = Duration::from_secs(5);
 
 /// What this appliance shows of itself.
 pub(crate) struct OwnIdentity {
@@ -328,51 +322,6 @@ impl PeerService {
         let paired = pair(link, code, (&shown, &own.fingerprint), calls_itself).await;
         Ok((paired?, shown))
     }
-}
-
-/// Invites another appliance to what is granted, once this one can be reached.
-///
-/// # Errors
-/// Why not, in words.
-pub(crate) async fn invite(appliance: &Appliance, grant: Grant) -> Result<InvitationView, String> {
-    if !appliance.is_daemon() {
-        return Err(
-            "no daemon runs that a peer could reach: start 'sanbox serve' first".to_owned(),
-        );
-    }
-    if appliance.config().replication.port == 0 {
-        return Err("no peer is answered: [replication] port is 0 in sanbox.toml".to_owned());
-    }
-    for dataset in &grant.datasets {
-        let known = appliance.pool_of(dataset).await;
-        known.map_err(|error| format!("cannot invite to '{dataset}': {error}"))?;
-    }
-    let service = appliance.peers();
-    let own = service.own().await?;
-    let code = service.book.invite(grant, seconds_since_epoch());
-    let code = code.map_err(|error| error.to_string())?;
-    let mut listening = service.listening.subscribe();
-    let waited = timeout(OPEN_MAX, listening.wait_for(Option::is_some)).await;
-    let at = match waited {
-        Ok(Ok(at)) => at.clone().unwrap_or_else(|| Ok(Vec::new())),
-        _ => Ok(Vec::new()),
-    };
-    let at = at.map_err(|why| format!("no peer can be answered: {why}"))?;
-    let first = at
-        .first()
-        .ok_or("no peer can be answered: the port does not open (see the log)")?;
-    let host = appliance
-        .host_name()
-        .filter(|_| first.ip().is_unspecified());
-    let address = match host {
-        Some(host) => format!("{host}:{}", first.port()),
-        None => first.to_string(),
-    };
-    Ok(InvitationView {
-        code: code.to_string(),
-        address,
-        certificate: own.fingerprint.to_string(),
-    })
 }
 
 /// Connects to the peers of an appliance.

@@ -171,15 +171,7 @@ impl Asked<'_> {
             Request::Snapshot { names } => self.each(names, |asked, name| asked.own_snapshot(name)),
             Request::Size { stream } | Request::Send { stream } => self.stream(stream),
             Request::Receive { into } => self.receive(into),
-            Request::Bookmark { pairs } => self.each(pairs, |asked, (bookmark, snapshot)| {
-                asked.own_bookmark(bookmark)?;
-                asked.point(snapshot, DatasetKind::Snapshot)?;
-                let head = |name: &str| name.split(['@', '#']).next().map(str::to_owned);
-                match head(bookmark) == head(snapshot) {
-                    true => Ok(()),
-                    false => Err(format!("'{bookmark}' is no bookmark of '{snapshot}'")),
-                }
-            }),
+            Request::Bookmark { pairs } => self.each(pairs, Self::bookmark),
             Request::DestroyBookmarks { names } => {
                 self.each(names, |asked, name| asked.own_bookmark(name))
             }
@@ -208,8 +200,13 @@ impl Asked<'_> {
                 newer,
             } => {
                 self.snapshot_of(dataset, snapshot)?;
-                self.each(newer, |asked, name| asked.snapshot_of(dataset, name))
-                    .or_else(|why| if newer.is_empty() { Ok(()) } else { Err(why) })
+                let newer = newer.iter().take(NAMES_MAX + 1);
+                newer
+                    .enumerate()
+                    .try_for_each(|(at, name)| match at < NAMES_MAX {
+                        true => self.snapshot_of(dataset, name),
+                        false => Err(too_many_names()),
+                    })
             }
             Request::Inherit { dataset, name, .. } => {
                 self.dataset(dataset)?;
@@ -241,7 +238,7 @@ impl Asked<'_> {
         mut check: impl FnMut(&mut Self, &T) -> Result<(), String>,
     ) -> Result<(), String> {
         if all.is_empty() || all.len() > NAMES_MAX {
-            return Err(format!("1 to {NAMES_MAX} names in a request"));
+            return Err(too_many_names());
         }
         all.iter().try_for_each(|one| check(self, one))
     }
@@ -302,6 +299,17 @@ impl Asked<'_> {
         match tag_of_snapshot(&name) {
             Some(_) => Ok(()),
             None => Err(format!("'{full}' is not named as snapshots of jobs are")),
+        }
+    }
+
+    /// A bookmark of a job, and the snapshot of the same dataset that it is of.
+    fn bookmark(&mut self, (bookmark, snapshot): &(String, String)) -> Result<(), String> {
+        self.own_bookmark(bookmark)?;
+        self.point(snapshot, DatasetKind::Snapshot)?;
+        let head = |name: &str| name.split(['@', '#']).next().map(str::to_owned);
+        match head(bookmark) == head(snapshot) {
+            true => Ok(()),
+            false => Err(format!("'{bookmark}' is no bookmark of '{snapshot}'")),
         }
     }
 
@@ -406,6 +414,10 @@ fn where_it_is(dataset: &str, name: &str) -> String {
         "{} of '{dataset}' is changed where that is: mount points, shares and the like act there ('zfs set' and 'zfs inherit')",
         shown(name)
     )
+}
+
+fn too_many_names() -> String {
+    format!("1 to {NAMES_MAX} names in a request")
 }
 
 /// Checks the form of a name.

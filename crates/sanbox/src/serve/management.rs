@@ -33,6 +33,7 @@ use crate::cli::input::Input;
 use crate::logging::{self, CONSOLE};
 use crate::serve::control::{self, GivenCommand, RunningCommand};
 use crate::serve::disks::{self, Asked};
+use crate::serve::peers;
 use crate::tuning;
 
 /// What the API sees of the appliance.
@@ -190,7 +191,7 @@ impl Backend for ApplianceBackend {
     fn invite(&self, grant: Grant) -> BoxFuture<'_, Result<InvitationView, String>> {
         async {
             match self.appliance.upgrade() {
-                Some(appliance) => crate::peers::invite(&appliance, grant).await,
+                Some(appliance) => peers::invite(&appliance, grant).await,
                 None => Err("the appliance is ending".to_owned()),
             }
         }

@@ -17,7 +17,7 @@ pub(crate) mod nfs;
 mod nfs_clients;
 mod notify;
 mod outbox;
-mod peers;
+pub(crate) mod peers;
 mod policies;
 mod redirect;
 mod replication;

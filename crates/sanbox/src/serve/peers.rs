@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use manage::api::InvitationView;
 use manage::config::Config;
 use manage::database::seconds_since_epoch;
+use manage::peer::pairing::Grant;
 use manage::peer::{Fingerprint, Host, Peer, PeerServer, Visitor};
 use manage::replication::{LocalEndpoint, ReplicationError, Switchover};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,8 +27,55 @@ use crate::serve::admission::{Admission, AdmissionLimits};
 
 /// How often is looked whether the port is needed, beside when peers change.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long the port may take to open.
+const OPEN_MAX: Duration = Duration::from_secs(5);
 /// Connections of one client, as a share of all: a job has one or two.
 const CLIENT_SHARE: usize = 2;
+
+/// Invites another appliance to what is granted, once this one can be reached.
+///
+/// # Errors
+/// Why not, in words.
+pub(crate) async fn invite(appliance: &Appliance, grant: Grant) -> Result<InvitationView, String> {
+    if !appliance.is_daemon() {
+        return Err(
+            "no daemon runs that a peer could reach: start 'sanbox serve' first".to_owned(),
+        );
+    }
+    if appliance.config().replication.port == 0 {
+        return Err("no peer is answered: [replication] port is 0 in sanbox.toml".to_owned());
+    }
+    for dataset in &grant.datasets {
+        let known = appliance.pool_of(dataset).await;
+        known.map_err(|error| format!("cannot invite to '{dataset}': {error}"))?;
+    }
+    let service = appliance.peers();
+    let own = service.own().await?;
+    let code = service.book().invite(grant, seconds_since_epoch());
+    let code = code.map_err(|error| error.to_string())?;
+    let mut listening = service.listening.subscribe();
+    let waited = timeout(OPEN_MAX, listening.wait_for(Option::is_some)).await;
+    let at = match waited {
+        Ok(Ok(at)) => at.clone().unwrap_or_else(|| Ok(Vec::new())),
+        _ => Ok(Vec::new()),
+    };
+    let at = at.map_err(|why| format!("no peer can be answered: {why}"))?;
+    let first = at
+        .first()
+        .ok_or("no peer can be answered: the port does not open (see the log)")?;
+    let host = appliance
+        .host_name()
+        .filter(|_| first.ip().is_unspecified());
+    let address = match host {
+        Some(host) => format!("{host}:{}", first.port()),
+        None => first.to_string(),
+    };
+    Ok(InvitationView {
+        code: code.to_string(),
+        address,
+        certificate: own.fingerprint.to_string(),
+    })
+}
 
 /// Answers peers until the appliance is gone.
 pub(super) async fn keep(appliance: Weak<Appliance>) {

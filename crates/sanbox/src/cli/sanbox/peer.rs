@@ -6,8 +6,8 @@ use manage::replication::Location;
 
 use super::{Arguments, print_table};
 use crate::cli::{Exit, Outcome, Session, user_name};
-use crate::peers::invite as invite_peer;
 use crate::serve::management;
+use crate::serve::peers::invite as invite_peer;
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
