@@ -186,6 +186,13 @@ impl Asked<'_> {
                     asked.point(name, DatasetKind::Snapshot).map(|_| ())
                 })
             }
+            change => self.change(change),
+        }
+    }
+
+    /// The names in a change of what jobs made.
+    fn change(&mut self, request: &Request) -> Result<(), String> {
+        match request {
             Request::Set {
                 dataset,
                 name,
@@ -229,6 +236,7 @@ impl Asked<'_> {
                 self.allowed.test_clone = Some(dataset.clone());
                 Ok(())
             }
+            _ => Err("it is unknown".to_owned()),
         }
     }
 
