@@ -5,7 +5,7 @@ w=$(mktemp -d "${TMPDIR:-/tmp}/sanbox-interop.XXXXXX"); pid=; port=${PORT:-12051
 export SANBOX_STATE=$w/state
 mkdir "$w/disks" "$w/bin"
 ask=$(dirname "$SANBOX")/sanbox-ask; [ -x "$ask" ] || ask=$SANBOX
-ln -s "$SANBOX" "$w/bin/sanbox"
+for tool in sanbox zinject; do ln -s "$SANBOX" "$w/bin/$tool"; done
 for tool in zpool zfs; do ln -s "$ask" "$w/bin/$tool"; done
 PATH=$w/bin:$PATH
 

@@ -41,7 +41,7 @@ link() { # link DIRECTORIES NAMES
     [ -e "$STF_PATH/$name" ] || for dir in $1; do [ -f "$dir/$name" ] && { ln -s "$dir/$name" "$STF_PATH/$name"; break; }; done
   done
 }
-link "$w/bin" "zpool zfs"
+link "$w/bin" "zpool zfs zinject"
 link "/usr/sbin /sbin /usr/bin /bin" "raidz_test"
 # OpenZFS's zstream asks its module about tokens.
 printf '#!/bin/bash\n[ "$1" != token ] || exec "%s" zstream "$@"\nexec /usr/sbin/zstream "$@"\n' "$w/bin/sanbox" >"$STF_PATH/zstream"

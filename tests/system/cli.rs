@@ -83,7 +83,9 @@ impl Place {
         // As the guide has them installed.
         let ask = program().with_file_name("sanbox-ask");
         let short = if ask.exists() { ask } else { program() };
-        for (tool, target) in [("zpool", &short), ("zfs", &short), ("sanbox", &program())] {
+        let long = program();
+        let tools = [("zpool", &short), ("zfs", &short), ("sanbox", &long)];
+        for (tool, target) in tools.into_iter().chain([("zinject", &long)]) {
             std::os::unix::fs::symlink(target, place.path("bin").join(tool)).expect("a link");
         }
         place
@@ -378,7 +380,7 @@ macro_rules! transcripts {
 
 transcripts! {
     usage pools removal draid checkpoint events expansion freespace growth spares reshape rebuild datasets properties files
-    import snapshots volumes scrub upgrade damage history programs
+    import snapshots volumes scrub upgrade damage history programs zinject
 }
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.

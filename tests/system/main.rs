@@ -67,3 +67,4 @@ mod volumes;
 mod watching;
 mod web;
 mod written_pools;
+mod zinject;

@@ -20,6 +20,7 @@ mod delegation;
 mod engine;
 mod error;
 mod fast_path;
+mod faults;
 mod file_target;
 mod fs;
 mod invalidation;
@@ -45,6 +46,7 @@ pub use dsl::{
 };
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
+pub use faults::BlocksOfFile;
 pub use file_target::{
     CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, is_control, is_unopened,
 };
@@ -78,17 +80,18 @@ pub use dsl::{
 };
 pub use ondisk::feature::Feature;
 pub use ondisk::pool_version;
+pub use ondisk::{Guid, ObjectType};
 /// The form of events.
 pub use ondisk::{NvList, NvValue};
 pub use pool::{
-    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DedupStatistics, DeviceLabel,
-    Discovery, DraidSpec, EventLog, ExpansionStatus, FeatureBase, Health, HistoryEvent,
-    HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafActivity, LeafActivityRequest,
-    LeafActivityState, LeafActivityStatus, MultihostTuning, PoolError, PoolProperty, PoolSpec,
-    PoolState, PoolStatus, Prune, RebuildState, RebuildStatus, RebuildTuning, RemovalStage,
-    RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec,
-    StatusReason, TopShape, Tuning, VdevSpec, VdevStatus, ashift_for, cache_file_devices,
-    cache_file_with, capacity, supported_features,
+    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DedupStatistics, DeviceAction,
+    DeviceLabel, Discovery, DraidSpec, EventLog, ExpansionStatus, Fault, FeatureBase, Health,
+    HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, InjectedFault, IoTotals, LeafActivity,
+    LeafActivityRequest, LeafActivityState, LeafActivityStatus, MultihostTuning, PoolError,
+    PoolProperty, PoolSpec, PoolState, PoolStatus, Prune, RebuildState, RebuildStatus,
+    RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal,
+    ScanStatus, SplitSpec, StatusReason, TopShape, Tuning, VdevSpec, VdevStatus, ashift_for,
+    cache_file_devices, cache_file_with, capacity, supported_features,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {
@@ -106,7 +109,9 @@ pub use dmu::TxgCounters;
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
 pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};
+pub use vdev::{DeviceEffect, DeviceFault, Frequency, InjectedError, InjectedIo, LabelArea};
 pub use zil::{LogBlocks, ZilStats};
+pub use zio::{DataFault, FaultyBlocks};
 pub use zpl::{
     Access, Attr, ByteRange, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry,
     FileId, FileType, FsError, FsResult, FsStat, HeldLock, ListLimit, Listing, LockMode, LockTable,

@@ -197,6 +197,7 @@ pub const RULES: &[Rule] = {
             Refused,
             &[
                 "alert", "itadm", "log", "ls", "mkdir", "peer", "rm", "sbdadm", "stmfadm", "tune",
+                "zinject",
             ],
         ),
         rule("sanbox", None, Changes, Refused, &["config", "put", "user"]),
@@ -376,7 +377,7 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
 /// Whether a command of our own that has parts is one of those that only look.
 fn is_look(arguments: &[String]) -> bool {
     let words: Vec<&str> = arguments.iter().take(3).map(String::as_str).collect();
-    words[..] == ["user", "key", "list"]
+    words[..] == ["user", "key", "list"] || words[..] == ["zinject"]
 }
 
 /// Whether a `zfs destroy` only says what it would do.

@@ -20,6 +20,9 @@ pub enum VdevError {
         /// The type string of the configuration.
         kind: String,
     },
+    /// As many faults are injected as there may be.
+    #[error("too many faults are injected; end some with 'zinject -c'")]
+    TooManyFaults,
     /// A range outside the top-level vdev, or a vdev id the pool does not have.
     #[error("vdev {vdev}: no bytes at offset {offset:#x} size {size:#x}")]
     OutOfRange {

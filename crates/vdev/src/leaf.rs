@@ -15,6 +15,7 @@ use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
 use crate::diagnosis::ErrorTimes;
 use crate::events::{LeafEventKind, LeafEvents};
+use crate::faults::{self, DeviceFaults, InjectedIo, Injection};
 use crate::labels;
 use crate::leaf_state::LeafState;
 use crate::leaf_writes::LeafWrites;
@@ -76,6 +77,7 @@ pub(crate) struct Leaf {
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
     events: LeafEvents,
+    faults: DeviceFaults,
 }
 
 impl Leaf {
@@ -85,6 +87,7 @@ impl Leaf {
         top: u32,
         tuning: &QueueTuning,
         events: LeafEvents,
+        faults: DeviceFaults,
     ) -> Self {
         Self {
             guid: config.guid,
@@ -104,7 +107,14 @@ impl Leaf {
             checksum_errors: ErrorTimes::default(),
             writable_until: Cell::new(None),
             events,
+            faults,
         }
+    }
+
+    /// Returns what is injected into an I/O that is about to begin.
+    fn injection(&self, io: InjectedIo, offset: u64, len: u64) -> Option<Injection> {
+        let bytes = offset..offset.saturating_add(len);
+        self.faults.begin(self.guid, self.psize(), io, bytes)
     }
 
     /// Refuses writes after a moment.
@@ -140,7 +150,8 @@ impl Leaf {
         if self.spare.is_some() {
             return self.enter(LeafState::Online);
         }
-        let Some(path) = config.device_path() else {
+        let path = config.device_path();
+        let Some(path) = path.filter(|_| !self.faults.refuses_open(self.guid)) else {
             let reason = "cannot open".to_owned();
             return self.enter(LeafState::CannotOpen { reason });
         };
@@ -307,6 +318,17 @@ impl Leaf {
         });
     }
 
+    /// Counts and posts a read that is taken for one that failed.
+    pub(crate) fn count_failed_read(&self, offset: u64, size: u64, errno: i32) {
+        self.stats.borrow_mut().read_errors += 1;
+        self.io_errors.note(self.handle.now());
+        self.post(LeafEventKind::IoError {
+            offset,
+            size,
+            errno,
+        });
+    }
+
     pub(crate) fn count_healed(&self, bytes: u64) {
         self.stats.borrow_mut().self_healed_bytes += bytes;
     }
@@ -353,8 +375,14 @@ impl Leaf {
             return Err(LeafError::Closed);
         }
         let started = self.handle.now();
-        let mut result = self.within(timeout, disk.read(offset, len)).await?;
-        if result.as_ref().is_err_and(may_retry) {
+        let injection = self.injection(InjectedIo::Read, offset, len as u64);
+        let injection = injection.as_ref();
+        let read = faults::read(injection, &disk, offset, len);
+        let mut result = self.within(timeout, read).await?;
+        if result
+            .as_ref()
+            .is_err_and(|error| may_retry(error, injection))
+        {
             result = self.within(timeout, disk.read(offset, len)).await?;
         }
         drop(permit);
@@ -422,9 +450,17 @@ impl Leaf {
         if !through {
             self.writes.note_taken(born);
         }
-        let mut result = self.within(timeout, write(data.clone())).await?;
+        let injection = self.injection(InjectedIo::Write, offset, len);
+        let io = (&disk, DiskAction::Write, offset..offset.saturating_add(len));
+        let skipped = || through.then(|| self.handle.now());
+        let first = faults::run(injection.as_ref(), io, write(data.clone()), skipped);
+        let mut result = self.within(timeout, first).await?;
+        let may_retry = |error: &DiskError| may_retry(error, injection.as_ref());
         if result.as_ref().is_err_and(may_retry) {
             result = self.within(timeout, write(data)).await?;
+        }
+        if through && result.is_ok() {
+            result = self.flushed_through(&disk, result).await;
         }
         drop(permit);
         if !through {
@@ -443,11 +479,8 @@ impl Leaf {
                     stats.flushes.record(nanos(arrived, ended));
                 }
                 let written = arrived.unwrap_or(ended);
-                stats.write_ops += 1;
-                stats.write_bytes += len;
-                stats.write_total.record(nanos(asked, written));
                 stats.slow_ios += u64::from(ended > asked + SLOW);
-                count_class(&mut stats, class, len, [asked, started, written]);
+                count_write(&mut stats, class, len, [asked, started, written]);
                 drop(stats);
                 self.post_if_slow(offset, len, [asked, ended]);
                 Ok(())
@@ -457,6 +490,18 @@ impl Leaf {
                 Err(LeafError::Device(error))
             }
         }
+    }
+
+    /// Makes of a write that went through what is injected into the flush that is part of it.
+    async fn flushed_through<T>(
+        &self,
+        disk: &Disk,
+        written: Result<Option<T>, DiskError>,
+    ) -> Result<Option<T>, DiskError> {
+        let injection = self.injection(InjectedIo::Flush, 0, 0);
+        let io = (disk, DiskAction::Flush, 0..0);
+        let done = std::future::ready(written);
+        faults::run(injection.as_ref(), io, done, || None).await
     }
 
     /// Counts and posts a write that failed for good; what follows for the leaf depends on whether it was its flush.
@@ -478,7 +523,10 @@ impl Leaf {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let covered = self.writes.begin_device_flush();
         let asked = self.handle.now();
-        match self.within(timeout, disk.flush()).await {
+        let injection = self.injection(InjectedIo::Flush, 0, 0);
+        let io = (&disk, DiskAction::Flush, 0..0);
+        let flush = faults::run(injection.as_ref(), io, disk.flush(), || ());
+        match self.within(timeout, flush).await {
             Ok(Ok(())) => {
                 let taken = nanos(asked, self.handle.now());
                 self.stats.borrow_mut().flushes.record(taken);
@@ -517,7 +565,14 @@ impl Leaf {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let permit = self.queue.enter(IoClass::Trim).await;
         self.still_writable()?;
-        let result = disk.discard(offset, len).await;
+        let injection = self.injection(InjectedIo::Trim, offset, len);
+        let io = (
+            &disk,
+            DiskAction::Discard,
+            offset..offset.saturating_add(len),
+        );
+        let trim = faults::run(injection.as_ref(), io, disk.discard(offset, len), || ());
+        let result = trim.await;
         drop(permit);
         result.map_err(LeafError::Device)?;
         let mut stats = self.stats.borrow_mut();
@@ -639,7 +694,10 @@ impl Leaf {
         }
         let disk = self.disk.borrow().clone();
         if let Some(disk) = disk {
-            let answer = runtime::timeout(&self.handle, PROBE_TIMEOUT, probe(&disk)).await;
+            let injection = self.injection(InjectedIo::Probe, 0, PROBE_BYTES as u64);
+            let io = (&disk, DiskAction::Read, 0..PROBE_BYTES as u64);
+            let probe = faults::run(injection.as_ref(), io, probe(&disk), || ());
+            let answer = runtime::timeout(&self.handle, PROBE_TIMEOUT, probe).await;
             if !matches!(answer, Some(Ok(()))) {
                 self.post(LeafEventKind::ProbeFailed);
             }
@@ -727,8 +785,10 @@ pub(crate) fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
     Ok(())
 }
 
-fn may_retry(error: &DiskError) -> bool {
-    matches!(error, DiskError::Io { .. }) && !is_of_flush(error)
+fn may_retry(error: &DiskError, injection: Option<&Injection>) -> bool {
+    matches!(error, DiskError::Io { .. })
+        && !is_of_flush(error)
+        && injection.is_none_or(Injection::allows_retry)
 }
 
 /// Whether what was written may be gone again, and more than that.
@@ -741,6 +801,14 @@ fn is_of_flush(error: &DiskError) -> bool {
 
 fn nanos(from: runtime::Instant, to: runtime::Instant) -> u64 {
     to.as_nanos().saturating_sub(from.as_nanos())
+}
+
+fn count_write(stats: &mut VdevStats, class: IoClass, bytes: u64, times: [runtime::Instant; 3]) {
+    let [asked, _, ended] = times;
+    stats.write_ops += 1;
+    stats.write_bytes += bytes;
+    stats.write_total.record(nanos(asked, ended));
+    count_class(stats, class, bytes, times);
 }
 
 fn count_class(stats: &mut VdevStats, class: IoClass, bytes: u64, times: [runtime::Instant; 3]) {

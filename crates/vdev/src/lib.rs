@@ -19,9 +19,11 @@ mod create;
 mod diagnosis;
 mod error;
 mod events;
+mod faults;
 mod free_space;
 mod grow;
 mod indirect;
+mod inject;
 mod io;
 mod label_io;
 pub mod labels;
@@ -48,6 +50,10 @@ pub use create::{
 };
 pub use error::VdevError;
 pub use events::{LeafEvent, LeafEventKind, LeafEvents};
+pub use faults::{
+    DeviceEffect, DeviceFault, FAULTS_MAX, Frequency, InjectedDeviceFault, InjectedError,
+    InjectedIo, LANES_MAX, LabelArea,
+};
 pub use io::Suspect;
 pub use layout::Layout;
 pub use leaf::open_disk;

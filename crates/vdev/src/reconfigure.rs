@@ -54,6 +54,9 @@ impl Tree {
         if !leaf.is_usable() {
             return false;
         }
+        if self.0.faults.requires(guid) {
+            return true;
+        }
         let without = top
             .slots
             .iter()
@@ -166,8 +169,7 @@ impl Tree {
         config: &VdevConfig,
         least: u64,
     ) -> Result<Rc<Leaf>, VdevError> {
-        let (queue, events) = (&self.0.tuning.queue, self.0.events.clone());
-        let leaf = Rc::new(Leaf::new(&self.0.handle, config, top.id, queue, events));
+        let leaf = Rc::new(self.new_leaf(config, top.id));
         let pool = self.0.config.borrow().guid;
         let mode = self.0.mode;
         leaf.open(config, mode, pool, top.ashift, least, true).await;
@@ -250,8 +252,7 @@ impl Tree {
         let mut config = spare.clone();
         (config.id, config.ashift, config.create_txg) = (0, 0, 0);
         config.extra.insert("is_spare", 1_u64);
-        let (queue, events) = (&self.0.tuning.queue, self.0.events.clone());
-        let leaf = Rc::new(Leaf::new(&self.0.handle, &config, old.top, queue, events));
+        let leaf = Rc::new(self.new_leaf(&config, old.top));
         leaf.start_spare();
         leaf.writes.mark_stale();
         self.insert_config(target, config, Join::Spare);
@@ -421,7 +422,7 @@ impl Tree {
         }
     }
 
-    fn leaf(&self, guid: Guid) -> Result<Rc<Leaf>, VdevError> {
+    pub(crate) fn leaf(&self, guid: Guid) -> Result<Rc<Leaf>, VdevError> {
         let leaf = self.0.leaves.borrow().get(&guid).cloned();
         leaf.ok_or(VdevError::NoSuchLeaf { guid })
     }

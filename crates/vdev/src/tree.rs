@@ -10,6 +10,7 @@ use runtime::Handle;
 use runtime::sync::{Event, Mutex, RwLock};
 
 use crate::events::LeafEvents;
+use crate::faults::DeviceFaults;
 use crate::layout::Layout;
 use crate::leaf::{Leaf, LeafError};
 use crate::mapping::Mapping;
@@ -46,6 +47,8 @@ pub(crate) struct TreeShared {
     /// Where the blocks of removed vdevs are.
     pub(crate) mappings: RefCell<BTreeMap<u32, Rc<Mapping>>>,
     pub(crate) events: LeafEvents,
+    /// What is injected into the I/O of leaves.
+    pub(crate) faults: DeviceFaults,
     /// Ranges some copy of which is known to be bad and may be rewritten.
     pub(crate) suspects: RefCell<Vec<Rc<SuspectState>>>,
 }
@@ -142,6 +145,7 @@ impl Tree {
             mappings: RefCell::default(),
             suspects: RefCell::default(),
             events: LeafEvents::default(),
+            faults: DeviceFaults::new(handle),
         }));
         // All shapes first, so that an unsupported tree is refused before any device is touched.
         for top in &config.tops {
@@ -190,14 +194,25 @@ impl Tree {
         Ok(tree)
     }
 
+    /// Makes a leaf of a top-level vdev, not open.
+    pub(crate) fn new_leaf(&self, config: &VdevConfig, top: u32) -> Leaf {
+        let (events, faults) = (self.0.events.clone(), self.0.faults.clone());
+        Leaf::new(
+            &self.0.handle,
+            config,
+            top,
+            &self.0.tuning.queue,
+            events,
+            faults,
+        )
+    }
+
     /// Builds a top-level vdev with its leaves, none of them open.
     pub(crate) fn top_of(&self, id: u32, vdev: &VdevConfig) -> Result<Top, VdevError> {
         let slots = slots_of(vdev).into_iter().map(|configs| {
-            let leaves = configs.into_iter().map(|config| {
-                let queue = &self.0.tuning.queue;
-                let events = self.0.events.clone();
-                Rc::new(Leaf::new(&self.0.handle, config, id, queue, events))
-            });
+            let leaves = configs
+                .into_iter()
+                .map(|config| Rc::new(self.new_leaf(config, id)));
             ChildSlot {
                 leaves: RefCell::new(leaves.collect()),
             }

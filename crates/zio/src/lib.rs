@@ -21,7 +21,9 @@ mod dedup;
 mod dedup_turns;
 mod embedded;
 mod error;
+mod faults;
 mod heal;
+mod inject;
 mod log;
 mod metaslab;
 mod pending_references;
@@ -43,6 +45,7 @@ pub use alloc::{
 pub use checkpoint::CheckpointFrees;
 pub use crypt::{BlockKeys, Protection, StoredCrypt};
 pub use error::{Bookmark, CorruptReason, ZioError};
+pub use faults::{DataFault, FaultyBlocks, InjectedDataFault};
 pub use heal::{Healing, Replacement};
 pub use pending_references::{PendingReference, PendingReferences};
 pub use removal_frees::VdevRanges;

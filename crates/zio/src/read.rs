@@ -11,6 +11,7 @@ use crate::checks::{
 };
 use crate::crypt::Decryptor;
 use crate::error::corrupt;
+use crate::faults::{FaultOfRead, rejecting};
 use crate::types::{Expect, Forms, GangPart};
 use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
 
@@ -172,7 +173,7 @@ impl BlockStore {
         let check: vdev::Check<Verified> = Arc::new(self.checker(bp, form));
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
-        for dva in bp.copies() {
+        for (copy, dva) in bp.copies().enumerate() {
             let size = match checks::check_dva(self.tree(), &dva, bp.psize()) {
                 Ok(size) if !dva.gang => size,
                 Ok(_) => continue,
@@ -191,25 +192,17 @@ impl BlockStore {
                 size,
                 born: bp.physical_birth(),
             };
-            let (tree, class, check) = (self.tree(), props.class, Arc::clone(&check));
-            let read = match expect {
-                Expect::Written => tree.read_with(at, class, check).await,
-                Expect::MaybeWritten => {
-                    let found = tree.read_speculative(at, class, check).await;
-                    let none = VdevError::Rejected {
-                        vdev: at.vdev,
-                        offset: at.offset,
-                        size: at.size,
-                    };
-                    found.and_then(|found| found.ok_or(none))
-                }
-            };
-            match read {
+            let fault = self.fault_of(bp, props.bookmark, copy, expect);
+            let check = Arc::clone(&check);
+            let read = self.read_copy(at, props.class, check, expect, fault.as_ref());
+            match read.await {
                 Ok((stored, logical)) => {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&stored, *size)).await;
                     }
-                    return logical
+                    let spoiled = fault.and_then(|fault| fault.spoils());
+                    return spoiled
+                        .map_or(logical, Err)
                         .map(|logical| Forms::of(bp, stored, logical))
                         .map_err(|reason| corrupt(bp, props.bookmark, reason));
                 }
@@ -226,6 +219,33 @@ impl BlockStore {
         }
         Err(failure
             .unwrap_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Pointer("no place"))))
+    }
+
+    /// Reads one copy of a block, with what is injected into that.
+    async fn read_copy(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: vdev::Check<Verified>,
+        expect: Expect,
+        fault: Option<&FaultOfRead>,
+    ) -> Result<Verified, VdevError> {
+        if fault.is_some_and(FaultOfRead::fails) {
+            return Err(self.tree().fail_read(at));
+        }
+        let check = rejecting(fault, check);
+        match expect {
+            Expect::Written => self.tree().read_with(at, class, check).await,
+            Expect::MaybeWritten => {
+                let found = self.tree().read_speculative(at, class, check).await;
+                let none = VdevError::Rejected {
+                    vdev: at.vdev,
+                    offset: at.offset,
+                    size: at.size,
+                };
+                found.and_then(|found| found.ok_or(none))
+            }
+        }
     }
 
     /// Returns the check of a block's stored bytes.

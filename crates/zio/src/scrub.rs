@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use ondisk::{BlockPointer, label};
 use runtime::IoBuf;
-use vdev::{Location, Suspect};
+use vdev::{Location, Scrubbed, Suspect};
 
 use crate::checks::{self, GANG_HEADER_BYTES, padded, sha256, to_usize};
 use crate::error::corrupt;
+use crate::faults::{FaultOfRead, rejecting};
 use crate::types::{Expect, GangPart};
 use crate::{BlockStore, CorruptReason, ReadProps, ScrubOutcome, ZioError};
 
@@ -57,7 +58,7 @@ impl BlockStore {
         let fail = |what| corrupt(bp, props.bookmark, CorruptReason::Pointer(what));
         let mut good: Option<IoBuf> = None;
         let mut without: Vec<(Suspect, u64, u32)> = Vec::new();
-        for dva in bp.copies() {
+        for (copy, dva) in bp.copies().enumerate() {
             let size = checks::check_dva(self.tree(), &dva, bp.psize()).map_err(fail)?;
             let at = Location {
                 vdev: dva.vdev,
@@ -70,7 +71,16 @@ impl BlockStore {
             } else {
                 self.stored_check(bp)
             };
+            let fault = self.fault_of(bp, props.bookmark, copy, expect);
+            let check = rejecting(fault.as_ref(), check);
             let scrubbed = match expect {
+                _ if fault.as_ref().is_some_and(FaultOfRead::fails) => {
+                    drop(self.tree().fail_read(at));
+                    Ok(Scrubbed {
+                        bad_copies: 1,
+                        ..Scrubbed::default()
+                    })
+                }
                 Expect::Written => self.tree().scrub(at, props.class, check).await,
                 Expect::MaybeWritten => self.tree().complete(at, props.class, check).await,
             };

@@ -16,6 +16,7 @@ use crate::checks;
 use crate::dedup_turns::Turns;
 use crate::embedded::Embedded;
 use crate::error::corrupt;
+use crate::faults::{DataFaults, FaultOfRead};
 use crate::metaslab::Metaslab;
 use crate::pending_references::PendingReferences;
 use crate::pending_writes::{PendingWrites, throttle};
@@ -56,6 +57,7 @@ struct StoreShared {
     pending_references: PendingReferences,
     embedded: Embedded,
     dedup_turns: Turns,
+    faults: DataFaults,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
@@ -92,7 +94,24 @@ impl BlockStore {
             pending_references: PendingReferences::default(),
             embedded: Embedded::default(),
             dedup_turns: Turns::default(),
+            faults: DataFaults::default(),
         }))
+    }
+
+    pub(crate) fn faults(&self) -> &DataFaults {
+        &self.0.faults
+    }
+
+    /// Returns the fault that is injected into the read of a copy of a block, if one is.
+    pub(crate) fn fault_of(
+        &self,
+        bp: &BlockPointer,
+        bookmark: Bookmark,
+        copy: usize,
+        expect: Expect,
+    ) -> Option<FaultOfRead> {
+        let handle = &self.0.handle;
+        self.0.faults.of(handle, bp, bookmark, copy, expect)
     }
 
     /// Returns the device tree.

@@ -10,6 +10,7 @@
 
 mod cache_file;
 pub(crate) mod context;
+mod faults;
 mod known_pools;
 mod mounting;
 mod services;
@@ -43,6 +44,8 @@ use crate::serve::smb::Smb;
 use crate::tuning::Tunables;
 
 pub(crate) use self::context::Context;
+pub(crate) use self::faults::Delayed;
+use self::faults::Faults;
 pub(crate) use self::known_pools::devices;
 use self::known_pools::{Asked, KnownPools};
 use self::mounting::derived_mountpoints;
@@ -77,6 +80,7 @@ pub(crate) struct Appliance {
     replications: Arc<Replications>,
     peers: Arc<PeerService>,
     hooks: Hooks,
+    faults: Faults,
 }
 
 impl Appliance {
@@ -91,6 +95,7 @@ impl Appliance {
             mounts,
             services: Services::default(),
             api: OnceLock::new(),
+            faults: Faults::default(),
         })
     }
 
@@ -132,6 +137,11 @@ impl Appliance {
     /// Returns the other appliances that this one knows.
     pub(crate) fn peers(&self) -> &Arc<PeerService> {
         &self.peers
+    }
+
+    /// Returns what `zinject` injects beside the pools.
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// Returns the hooks of snapshot policies.
@@ -393,6 +403,8 @@ impl Appliance {
         policy: ImportPolicy,
         mount: bool,
     ) -> Result<PoolHandle, EngineError> {
+        let name = policy.new_name.as_ref().unwrap_or(&candidate.name);
+        self.faults.wait(name, Delayed::Import).await;
         let pool = self.known.import(candidate, policy).await?;
         self.opened(&pool, mount).await;
         Ok(pool)
@@ -430,6 +442,9 @@ impl Appliance {
         force: bool,
     ) -> Result<(), EngineError> {
         let pool = self.engine().pool(name)?;
+        if matches!(ending, Ending::Export { .. }) {
+            self.faults.wait(name, Delayed::Export).await;
+        }
         let mounted = self.mounts.list();
         let inside = |dataset: &String| pool_part(dataset) == name;
         let derived = derived_mountpoints(&pool).await;

@@ -35,6 +35,11 @@ pub(crate) fn asked_for(tool: &str, arguments: &[String]) -> Option<String> {
     Some(text_of(tool, command(tool, name)?))
 }
 
+/// The help of a command of our own.
+pub(crate) fn text_of_own(command: &Command) -> String {
+    text_of("sanbox", command)
+}
+
 fn text_of(tool: &str, command: &Command) -> String {
     let mut text = format!("usage:\n{}", command.usage_text());
     if command.usage.is_empty() {

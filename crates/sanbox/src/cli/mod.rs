@@ -149,8 +149,13 @@ impl Session {
 
     /// Ends the command with its usage on standard error and exit code 2.
     pub(crate) fn usage_only(&self) -> Exit {
-        self.out.push(out::Stream::Err, self.usage.as_bytes());
+        self.print_usage();
         Exit(2)
+    }
+
+    /// Prints the command's usage on standard error.
+    pub(crate) fn print_usage(&self) {
+        self.out.push(out::Stream::Err, self.usage.as_bytes());
     }
 
     /// Whether files may be read for the caller: this process reads whatever it may read itself.

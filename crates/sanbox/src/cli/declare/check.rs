@@ -1,7 +1,7 @@
 //! The declarations of the commands that compare, look into streams and try power cuts.
 
 use super::super::command::Command;
-use super::super::flag::{long, short};
+use super::super::flag::{long, short, valued};
 
 pub(super) const SUMS: Command = Command {
     name: "sums",
@@ -35,6 +35,113 @@ pub(super) const ZSTREAM: Command = Command {
          early. Without a file it reads standard input. A link named zstream to this program is the same command.",
         "token: what the token of an interrupted receive says. redup: a stream of 'zfs send -D' with its blocks in place of the records \
              that refer to them, to standard output, as it can be received.",
+    ],
+    ..Command::NEW
+};
+
+pub(crate) const ZINJECT: Command = Command {
+    name: "zinject",
+    summary: "inject faults into a pool in use, to rehearse failures",
+    operands: "[POOL|FILE]",
+    flags: &[
+        short(
+            'a',
+            "first forget what the caches hold, so that reads come from the devices",
+        ),
+        valued(
+            'A',
+            "degrade|fault",
+            "make the device count as one that failed, at once",
+        ),
+        valued(
+            'b',
+            "OBJSET:OBJECT:LEVEL:BLOCK",
+            "reads of this block, in hexadecimal, fail",
+        ),
+        valued('c', "ID|all", "end a fault, or all"),
+        valued(
+            'C',
+            "DVAS",
+            "only reads of these copies: 0, 1, 2 or a list of them",
+        ),
+        valued('d', "DEVICE", "I/O of this device, by name, path or guid"),
+        valued(
+            'D',
+            "LATENCY:LANES",
+            "I/O takes at least so many milliseconds, so many at a time",
+        ),
+        valued('E', "DELAY", "not here: delays before I/O is issued"),
+        valued(
+            'e',
+            "ERROR",
+            "what happens: io, nxio (also when it is opened again), corrupt (a bit flips), noop (nothing is done), dtl (it \
+             cannot be spared); for data io, checksum, decompress, decrypt",
+        ),
+        valued('f', "PERCENT", "only so often: 0.0001 to 100"),
+        short('F', "what fails is tried again, and goes well then"),
+        valued('g', "TXGS", "with -I"),
+        short('h', "print this help"),
+        short('I', "not here: writes of all devices that are lost"),
+        valued(
+            'l',
+            "LEVEL",
+            "blocks of this level; 0, the data, unless told",
+        ),
+        valued(
+            'L',
+            "AREA",
+            "I/O to this part of the labels: nvlist, pad1, pad2 or uber",
+        ),
+        short(
+            'm',
+            "unmount the file system of the file and mount it again",
+        ),
+        valued('p', "FUNCTION", "not here: panics"),
+        valued(
+            'P',
+            "import|export",
+            "the next import or export takes longer, by -s",
+        ),
+        short('q', "print only the number of the fault"),
+        valued('r', "START[,END]", "only this range of bytes of the file"),
+        valued('s', "SECONDS", "with -P, how much longer"),
+        valued(
+            'T',
+            "TYPE",
+            "only I/O of this type: read, write, flush, trim, all, or probe, which finds out whether a device is gone",
+        ),
+        valued(
+            't',
+            "TYPE",
+            "reads of blocks fail: data (of the file), dnode (its own), mos (all of the pool's own objects), mosdir, metaslab, \
+             config, bpobj, spacemap or errlog",
+        ),
+        short('u', "not here: unload the pool; export and import it"),
+    ],
+    text: &[
+        "Without arguments lists the faults, how often each could have been injected (MATCH) and was (INJECT). Faults are for \
+         pools that a daemon has imported. They are not stored: an export ends them, and so does the end of the daemon. What fails \
+         is counted, reported and repaired as if devices had failed; 'zpool clear' forgets it. The grammar is that of OpenZFS's \
+         zinject(8). A link named zinject to this program is the same command.",
+        "-d: faults of a device, nxio unless -e tells. Of I/O that fails, writes were done all the same; labels are left alone, \
+         but for -L. -e noop loses what is written. -D: further delays of a device add lanes.",
+        "-t, -b: faults of reads of blocks, io unless -e tells; nothing on the devices is changed. Blocks in the cache are not read: \
+         add -a.",
+    ],
+    examples: &[
+        (
+            "sanbox zinject -d disk1 -e io -T read -f 10 tank",
+            "every tenth read of the device fails: the pool goes on, counts it, and at last degrades or faults the device",
+        ),
+        (
+            "sanbox zinject -d disk1 -D 200:1 tank",
+            "the device is slow: see it in 'zpool iostat -l' and 'sanbox why'",
+        ),
+        (
+            "sanbox zinject -a -t data -e checksum /tank/photos/1.jpg",
+            "the file is damaged until the fault is ended",
+        ),
+        ("sanbox zinject -c all", "all is well again"),
     ],
     ..Command::NEW
 };

@@ -15,6 +15,8 @@ mod watch;
 use super::command::Command;
 use super::flag::{Flag, both, long};
 
+pub(crate) use check::ZINJECT;
+
 /// Options before the command's name.
 pub(crate) const GLOBAL: &[Flag] = &[
     long(
@@ -44,6 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     check::SUMS,
     watch::TOP,
     check::ZSTREAM,
+    ZINJECT,
     check::LAB,
     serve::TUNE,
     share::TARGET,

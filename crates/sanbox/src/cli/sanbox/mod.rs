@@ -29,6 +29,7 @@ mod user;
 mod volume;
 mod why;
 mod zilstat;
+mod zinject;
 
 use super::command::Flag;
 use super::declare::{COMMANDS, help};
@@ -49,6 +50,10 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         return Err(Exit(2));
     };
     session.enter(command, None);
+    if command.name == "zinject" {
+        // Its words are OpenZFS's, and so are its answers to wrong ones.
+        return zinject::run(session, rest).await;
+    }
     let args = Arguments::read(session, rest)?;
     match command.name {
         "ls" => files::ls(session, &args).await,

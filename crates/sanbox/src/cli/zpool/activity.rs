@@ -121,7 +121,7 @@ pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome
 }
 
 /// Finds a vdev by what the user calls it: path, last part of the path, name in the status, guid.
-pub(super) async fn vdev_guid(pool: &PoolHandle, word: &str) -> Result<Option<u64>, Exit> {
+pub(crate) async fn vdev_guid(pool: &PoolHandle, word: &str) -> Result<Option<u64>, Exit> {
     fn find(vdev: &VdevStatus, word: &str) -> Option<u64> {
         let path = vdev.path.as_deref();
         let known = vdev.name == word

@@ -25,6 +25,7 @@ mod status;
 mod upgrade;
 mod wait;
 
+pub(crate) use self::activity::vdev_guid;
 use std::path::Path;
 use std::time::Duration;
 
@@ -183,7 +184,7 @@ pub(super) async fn subject(session: &Session, name: &str) -> Result<Subject, Ex
 }
 
 /// Returns the imported pool named; says why there is none.
-pub(super) async fn open_pool(session: &Session, name: &str) -> Result<PoolHandle, Exit> {
+pub(crate) async fn open_pool(session: &Session, name: &str) -> Result<PoolHandle, Exit> {
     match subject(session, name).await? {
         Subject::Open(pool) => Ok(pool),
         Subject::Closed(_, error) => Err(session.fail(unavailable(name, &error))),

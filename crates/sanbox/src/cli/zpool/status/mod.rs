@@ -192,6 +192,9 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
             && let Subject::Open(pool) = pool
         {
             damaged = pool.damaged_files().await.ok();
+            for file in damaged.iter_mut().flatten() {
+                at_mount_point(&session.appliance.mounts().list(), file);
+            }
         }
         session
             .out
@@ -210,5 +213,41 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
         session.out.error("no pools available");
     } else if first && options.only_unhealthy_pools && all {
         session.out.line("all pools are healthy");
+    }
+}
+
+/// Names a damaged file by where it is mounted, if it is.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_obj_to_path_impl
+fn at_mount_point(mounts: &[(String, std::path::PathBuf)], file: &mut String) {
+    for (dataset, point) in mounts {
+        let path = file.strip_prefix(dataset.as_str());
+        let path = path.and_then(|path| path.strip_prefix(':'));
+        if let Some(path) = path.filter(|path| path.starts_with('/')) {
+            let point = point.to_string_lossy();
+            *file = format!("{}{path}", point.trim_end_matches('/'));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn damaged_files_are_named_by_their_mounts() {
+        let mounts = [
+            ("tank".to_owned(), "/".into()),
+            ("tank/a".to_owned(), "/srv/a".into()),
+        ];
+        for (file, expect) in [
+            ("tank:/f", "/f"),
+            ("tank/a:/dir/f", "/srv/a/dir/f"),
+            ("tank/a:<0x2>", "tank/a:<0x2>"),
+            ("tank/a@monday:/f", "tank/a@monday:/f"),
+            ("tank/ab:/f", "tank/ab:/f"),
+        ] {
+            let mut named = file.to_owned();
+            super::at_mount_point(&mounts, &mut named);
+            assert_eq!(named, expect);
+        }
     }
 }
