@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
 
 use crate::terminal::{self, SilentTerminal};
 
@@ -42,6 +43,9 @@ pub struct Request {
     /// Frames of input follow: the command reads them.
     #[serde(default)]
     pub input: bool,
+    /// They follow as they are wanted ([`Frame::Demand`]).
+    #[serde(default)]
+    pub on_demand: bool,
     /// The input is a terminal, whose user can be asked; of `zfs send`, the output is one.
     #[serde(default)]
     pub terminal: bool,
@@ -54,8 +58,7 @@ pub enum Frame {
     Request(Request),
     /// Client to appliance: bytes of standard input; none at its end.
     In(Vec<u8>),
-    /// Appliance to client: so many bytes of standard input are wanted next; 0: all there are, from now on. Only of a command that
-    /// [`reads_on_demand`].
+    /// Appliance to client: so many bytes of standard input are wanted next; 0: all there are, from now on. Only where the request says so.
     Demand(u32),
     /// Bytes for standard output.
     Out(Vec<u8>),
@@ -173,35 +176,55 @@ pub fn reads_on_demand(tool: &str, arguments: &[String]) -> bool {
     tool == "zfs" && matches!(command, "receive" | "recv")
 }
 
+/// How long the first demand is waited for. An appliance of a version that makes none gets all of the input then.
+const FIRST_DEMAND_MAX: Duration = Duration::from_secs(10);
+
 /// What a command asked for of its input, for the thread that reads it.
-pub struct InputDemands(Option<mpsc::UnboundedReceiver<u32>>);
+pub struct InputDemands {
+    /// `None`: everything is wanted.
+    receiver: Option<mpsc::Receiver<u32>>,
+    is_first: bool,
+}
 
 impl InputDemands {
     /// Everything is wanted.
-    pub const ALL: Self = Self(None);
+    pub const ALL: Self = Self {
+        receiver: None,
+        is_first: true,
+    };
 
     /// What comes through the channel: numbers of bytes, or 0 for all.
     #[must_use]
-    pub fn channel() -> (mpsc::UnboundedSender<u32>, Self) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (sender, Self(Some(receiver)))
+    pub fn channel() -> (mpsc::Sender<u32>, Self) {
+        let (sender, receiver) = mpsc::channel();
+        let receiver = Some(receiver);
+        (
+            sender,
+            Self {
+                receiver,
+                ..Self::ALL
+            },
+        )
     }
 
-    /// Waits until bytes are wanted, and returns how many, `max` at most; `None` when none will be.
-    ///
-    /// # Panics
-    /// When it would block a thread of an asynchronous runtime.
+    /// Blocks until bytes are wanted, and returns how many, `max` at most; `None` when none will be. Where none are within ten seconds,
+    /// everything is from then on.
     pub fn wait(&mut self, max: usize) -> Option<usize> {
-        let Some(receiver) = &mut self.0 else {
+        let Some(receiver) = &self.receiver else {
             return Some(max);
         };
-        match receiver.blocking_recv()? as usize {
-            0 => {
-                self.0 = None;
-                Some(max)
-            }
-            wanted => Some(wanted.min(max)),
+        let wanted = match std::mem::take(&mut self.is_first) {
+            true => match receiver.recv_timeout(FIRST_DEMAND_MAX) {
+                Err(mpsc::RecvTimeoutError::Timeout) => 0,
+                wanted => wanted.ok()?,
+            },
+            false => receiver.recv().ok()?,
+        };
+        if wanted == 0 {
+            self.receiver = None;
+            return Some(max);
         }
+        Some(max.min(wanted as usize))
     }
 }
 
@@ -320,6 +343,7 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         environment: environment(),
         uid: rustix::process::getuid().as_raw(),
         input: reads_input(tool, arguments),
+        on_demand: reads_on_demand(tool, arguments),
         terminal: uses_terminal(tool, arguments),
     };
     // What is typed there is a key.
@@ -386,7 +410,7 @@ fn ask_with(
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
     stream.write_all(&frame_bytes(b'R', &payload)?)?;
     let (mut demanding, mut demands) = (None, InputDemands::ALL);
-    if reads_on_demand(&request.tool, &request.arguments) {
+    if request.on_demand {
         let (sender, receiver) = InputDemands::channel();
         (demanding, demands) = (Some(sender), receiver);
     }
@@ -601,6 +625,7 @@ mod tests {
                 environment: BTreeMap::new(),
                 uid: 0,
                 input: false,
+                on_demand: false,
                 terminal: false,
             }),
             Frame::Out(b"tank\n".to_vec()),
@@ -622,6 +647,22 @@ mod tests {
         assert_eq!(Frame::receive(&mut there).await.expect("ends"), None);
     }
 
+    #[test]
+    fn input_is_read_as_it_is_wanted() {
+        let mut all = InputDemands::ALL;
+        assert_eq!(all.wait(100), Some(100));
+        let (sender, mut demands) = InputDemands::channel();
+        for (wanted, expect) in [(30, 30), (300, 100), (0, 100)] {
+            sender.send(wanted).expect("it is read");
+            assert_eq!(demands.wait(100), Some(expect));
+        }
+        drop(sender);
+        assert_eq!(demands.wait(100), Some(100));
+        let (sender, mut demands) = InputDemands::channel();
+        drop(sender);
+        assert_eq!(demands.wait(100), None);
+    }
+
     #[tokio::test]
     async fn an_appliance_is_asked() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -633,6 +674,7 @@ mod tests {
             environment: BTreeMap::new(),
             uid: 0,
             input: false,
+            on_demand: false,
             terminal: false,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -26,7 +26,7 @@ pub(crate) struct Input {
 /// The way to what reads the input.
 #[derive(Clone)]
 struct Demands {
-    sender: mpsc::UnboundedSender<u32>,
+    ask: Arc<dyn Fn(u32) + Send + Sync>,
     /// Everything was asked for.
     all: Arc<AtomicBool>,
 }
@@ -42,11 +42,14 @@ impl Input {
         (sender, input)
     }
 
-    /// Has what the command wants go through `sender`: numbers of bytes, or 0 for all.
-    pub(crate) fn on_demand(self, sender: mpsc::UnboundedSender<u32>) -> Self {
-        let all = Arc::default();
+    /// Calls `ask` with what the command wants: a number of bytes, or 0 for all.
+    pub(crate) fn on_demand(self, ask: impl Fn(u32) + Send + Sync + 'static) -> Self {
+        let demands = Demands {
+            ask: Arc::new(ask),
+            all: Arc::default(),
+        };
         Self {
-            demands: Some(Demands { sender, all }),
+            demands: Some(demands),
             ..self
         }
     }
@@ -67,7 +70,11 @@ impl Input {
         let mut demands = InputDemands::ALL;
         if on_demand {
             let (demanding, receiver) = InputDemands::channel();
-            (input, demands) = (input.on_demand(demanding), receiver);
+            // Where nothing reads any more, the chunks end.
+            input = input.on_demand(move |wanted| {
+                let _ = demanding.send(wanted);
+            });
+            demands = receiver;
         }
         let read = move || {
             let mut wanted = 0;
@@ -113,8 +120,7 @@ impl Input {
         {
             let bytes = wanted.map_or(0, |wanted| u32::try_from(wanted).unwrap_or(u32::MAX));
             demands.all.store(bytes == 0, Ordering::Relaxed);
-            // Where nothing reads any more, the chunks end.
-            let _ = demands.sender.send(bytes);
+            (demands.ask)(bytes);
         }
         let chunk = self.chunks.lock().await.recv().await?;
         (!chunk.is_empty()).then_some(chunk)

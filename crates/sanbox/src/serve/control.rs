@@ -294,8 +294,10 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let job = job_of_shell(&appliance, uid, &tool, &arguments);
     let (feed, mut input) = Input::channel();
     let (demanding, mut demands) = mpsc::unbounded_channel();
-    if manage::control::reads_on_demand(&tool, &arguments) {
-        input = input.on_demand(demanding);
+    if request.on_demand {
+        input = input.on_demand(move |wanted| {
+            let _ = demanding.send(wanted);
+        });
     }
     let given = GivenCommand {
         caller: Caller {
