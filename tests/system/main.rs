@@ -56,6 +56,7 @@ mod redaction;
 mod removal;
 mod replication;
 mod replication_peers;
+mod rewrite;
 mod rpc;
 mod smb;
 mod snapdir;

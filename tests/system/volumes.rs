@@ -66,7 +66,7 @@ fn exercise(volume: &VolumeHandle, model: &mut [u8], seed: u64, rounds: u64) -> 
         } else {
             Stability::Unstable
         };
-        match word(16) % 8 {
+        match word(16) % 9 {
             0..=4 => {
                 let data = bytes(word(16), range.len(), round % 2 == 0);
                 model[range].copy_from_slice(&data);
@@ -85,6 +85,12 @@ fn exercise(volume: &VolumeHandle, model: &mut [u8], seed: u64, rounds: u64) -> 
                     model[usize::try_from(from)?..usize::try_from(to)?].fill(0);
                 }
                 block_on(volume.discard(offset, len, stability))?;
+            }
+            7 => {
+                let mut at = Some(offset);
+                while let Some(from) = at {
+                    at = block_on(volume.rewrite(from, offset + len - from))?.next;
+                }
             }
             _ => {
                 let found = read(volume, offset, range.len())?;

@@ -48,5 +48,5 @@ pub use traverse::{Traversal, TraverseItem, TraverseOptions};
 pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
 pub use types::{
     AllocSpec, Bonus, EncryptedDnode, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf,
-    Services, TableShape, WritePolicy,
+    Rewritten, Services, TableShape, WritePolicy,
 };

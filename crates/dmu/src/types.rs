@@ -279,6 +279,15 @@ pub struct EncryptedDnode<'a> {
     pub bonus_area: &'a [u8],
 }
 
+/// What a step of a rewrite wrote anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// Bytes.
+    pub bytes: u64,
+    /// Where to go on; `None` at the end.
+    pub next: Option<u64>,
+}
+
 /// What to allocate. `AllocSpec::new(type)` gives the defaults of the format.
 #[derive(Debug, Clone)]
 pub struct AllocSpec {

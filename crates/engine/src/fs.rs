@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use dmu::Rewritten;
 use zpl::{
     Access, Attr, Change, CloneSource, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs,
     FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget, SetAttr,
@@ -570,6 +571,26 @@ impl FsHandle {
             })
             .await;
             done
+        })
+    }
+
+    /// Writes blocks of a regular file anew as they are, at most 1 MiB or one longer block, from the first at or after `offset` that
+    /// is no hole; says where to go on. Durable with the transaction group; until then the blocks of before are.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read) and [`write`](Self::write).
+    pub fn rewrite<'a>(
+        &'a self,
+        id: FileId,
+        offset: u64,
+        len: u64,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Rewritten>> {
+        Box::pin(async move {
+            let id = stored(id, StoredOperation::Write)?;
+            let cred = cred.clone();
+            self.call(move |fs| async move { fs.rewrite(id, offset, len, &cred).await })
+                .await
         })
     }
 

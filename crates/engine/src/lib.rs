@@ -105,7 +105,7 @@ pub use codec::crypt::{CryptError, WrappingKey};
 pub use keys::EncryptedKey;
 
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
-pub use dmu::TxgCounters;
+pub use dmu::{Rewritten, TxgCounters};
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
 pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};

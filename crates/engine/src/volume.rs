@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use dmu::Rewritten;
 use dsl::DslError;
 use zvol::{Redundancy, Volume, VolumeError, VolumeResult};
 
@@ -257,6 +258,18 @@ impl VolumeHandle {
     pub fn flush(&self) -> Request<'_, VolumeResult<()>> {
         Box::pin(async move {
             self.call(|volume| async move { volume.flush().await })
+                .await
+        })
+    }
+
+    /// Writes blocks anew as they are, at most 1 MiB or one longer block, from the first at or after `offset` that is no hole; says
+    /// where to go on. Durable with the transaction group; until then the blocks of before are.
+    ///
+    /// # Errors
+    /// Those of reading and writing.
+    pub fn rewrite(&self, offset: u64, len: u64) -> Request<'_, VolumeResult<Rewritten>> {
+        Box::pin(async move {
+            self.call(move |volume| async move { volume.rewrite(offset, len).await })
                 .await
         })
     }

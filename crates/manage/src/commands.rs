@@ -104,7 +104,7 @@ pub const RULES: &[Rule] = {
             OPERATOR,
             Changes,
             Refused,
-            &["load-key", "redact", "unload-key"],
+            &["load-key", "redact", "rewrite", "unload-key"],
         ),
         rule("zfs", OWNER, Changes, Refused, &["change-key", "upgrade"]),
         rule("zfs", None, Changes, Refused, &["key", "receive", "recv"]),

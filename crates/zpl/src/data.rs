@@ -21,7 +21,7 @@ use runtime::sync::WHOLE_RANGE;
 
 /// Bytes written in one transaction: keeps a txg's size under the throttle's control, and is a whole number of blocks
 /// of up to 1 MiB. Larger blocks are written one at a time.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
 impl Fs {
     /// Finds a regular file whose content is asked for.

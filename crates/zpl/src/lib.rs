@@ -25,6 +25,7 @@ mod permission;
 mod reaper;
 mod remove;
 mod replay;
+mod rewrite;
 mod root;
 mod sa;
 mod setattr;

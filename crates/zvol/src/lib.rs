@@ -15,6 +15,7 @@ mod copy;
 mod create;
 mod error;
 mod reservation;
+mod rewrite;
 mod volume;
 
 pub use create::{check_size, create};

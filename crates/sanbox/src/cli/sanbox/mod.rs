@@ -16,7 +16,7 @@ mod job;
 mod log;
 mod peer;
 mod policy;
-mod remote_path;
+pub(crate) mod remote_path;
 mod replication;
 mod restore;
 pub(crate) mod sample;

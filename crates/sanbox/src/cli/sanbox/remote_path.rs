@@ -6,16 +6,16 @@ use crate::cli::{Exit, Session, dataset_clause};
 
 /// A remote path as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RemotePath {
+pub(crate) struct RemotePath {
     /// Dataset or snapshot.
-    pub(super) dataset: String,
+    pub(crate) dataset: String,
     /// Components below the root; none is the root itself.
-    pub(super) path: Vec<String>,
+    pub(crate) path: Vec<String>,
 }
 
 impl RemotePath {
     /// Reads a remote path; `None` when the text is not one.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (dataset, path) = match text.split_once(":/") {
             Some((dataset, path)) => (dataset, path),
             None => (text.strip_suffix(':')?, ""),
@@ -34,7 +34,7 @@ impl RemotePath {
     }
 
     /// The remote path of a command's argument; says what is wrong with it.
-    pub(super) fn of(session: &Session, text: &str) -> Result<Self, Exit> {
+    pub(crate) fn of(session: &Session, text: &str) -> Result<Self, Exit> {
         match Self::parse(text) {
             Some(remote) if remote.path.iter().any(|name| name == "..") => {
                 Err(session.fail(format!("'{text}': '..' is not followed in places")))
@@ -45,7 +45,7 @@ impl RemotePath {
     }
 
     /// Opens the file system of the path.
-    pub(super) async fn open(&self, session: &Session) -> Result<FsHandle, Exit> {
+    pub(crate) async fn open(&self, session: &Session) -> Result<FsHandle, Exit> {
         let opened = async {
             let pool = session.appliance.pool_of(&self.dataset).await?;
             pool.open_fs(&self.dataset).await
@@ -68,7 +68,7 @@ impl std::fmt::Display for RemotePath {
 
 /// Follows a path from the root. Symbolic links on the way are followed within the file system;
 /// the last component is not.
-pub(super) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<Attr, FsError> {
+pub(crate) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<Attr, FsError> {
     /// As many as Linux follows.
     const LINKS_MAX: usize = 40;
     let mut links = 0;

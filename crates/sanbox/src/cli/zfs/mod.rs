@@ -14,6 +14,7 @@ mod mount;
 mod program;
 mod receive;
 mod redact;
+mod rewrite;
 mod rotate_key;
 mod send;
 mod snapshot;
@@ -82,6 +83,7 @@ pub(crate) const TABLE: Table = &[
         entry!(change_key::CHANGE_KEY, change_key::run),
         entry!(redact::REDACT, redact::run),
         entry!(wait::WAIT, wait::run),
+        entry!(rewrite::REWRITE, rewrite::run),
         entry!(unsupported::ZONE),
         entry!(unsupported::UNZONE),
     ],
