@@ -137,7 +137,7 @@ impl DslPool {
         }
     }
 
-    async fn mark_received(self: &Rc<Self>, found: &Found, tx: &Tx) -> Result<()> {
+    pub(crate) async fn mark_received(self: &Rc<Self>, found: &Found, tx: &Tx) -> Result<()> {
         let map = self.property_map(found, tx).await?;
         let (value, how) = (Value::Number(0), PropertyWrite::Local);
         property_zap::write(&self.mos, map, HAS_RECEIVED, Some(&value), how, tx).await

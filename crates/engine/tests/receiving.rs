@@ -7,6 +7,7 @@ mod simulated_host;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use engine::property::Value;
 use engine::stream::{RECORD_SIZE, SendOptions, StreamReader, StreamRecord};
 use engine::{
     CreateDataset, CreateMode, Cred, EngineError, IoBuf, KeyFormat, NewKey, PoolHandle,
@@ -541,5 +542,40 @@ fn a_stream_of_one_dataset_is_of_no_clone_and_no_other() {
         receive(&pool, into("tank/other"), &of_clone)
             .await
             .expect("received");
+    });
+}
+
+/// A receive that is cut off as soon as its dataset is there goes on by its token and sets nothing then: a replica was writable, and the next
+/// stream with properties took the mark away that says whose it is.
+#[test]
+fn what_keeps_a_copy_from_acting_is_there_as_soon_as_the_copy() {
+    with_pool(async |_, pool| {
+        make_source(&pool).await;
+        let whole = stream(&pool, "tank/source@a", None, "").await;
+        let names = ["readonly", "canmount", "org.example:mark"];
+        let set = [
+            ("readonly", "on"),
+            ("canmount", "noauto"),
+            ("org.example:mark", "x"),
+        ];
+        let request = ReceiveRequest {
+            resumable: true,
+            ..with("tank/copy", &set, None)
+        };
+        let receiving = pool.receive(request).await.expect("begins");
+        assert!(receiving.write(whole[..200_000].to_vec()).await);
+        let query = PropertyQuery::Named(names.map(str::to_owned).to_vec());
+        let first = loop {
+            if let Ok(found) = pool.dataset("tank/copy", &query).await {
+                break found;
+            }
+        };
+        let values = names.map(|name| first.property(name).map(|known| known.value.clone()));
+        let (on, noauto) = (Value::Number(1), Value::Number(2));
+        assert_eq!(
+            values,
+            [Some(on), Some(noauto), Some(Value::Text("x".to_owned()))]
+        );
+        assert!(receiving.finish().await.result.is_err());
     });
 }

@@ -40,9 +40,11 @@ pub struct ReceiveTarget {
     pub origin: Option<String>,
     /// What was received stays when the receive is interrupted (`-s`).
     pub resumable: bool,
-    /// What is set on a new dataset in the txg that makes it: user properties, and for one that is no clone and comes as plain text how
-    /// it is encrypted (`encryption`, `keyformat`, `keylocation`, `pbkdf2iters`). What is not said of that follows from its parent.
+    /// What is set on a new dataset in the txg that makes it: what says whose it is and keeps it from acting, and for one that is no clone and
+    /// comes as plain text how it is encrypted (`encryption`, `keyformat`, `keylocation`, `pbkdf2iters`). What is not said of that follows from its parent.
     pub settings: Vec<Setting>,
+    /// Properties come with the stream: a new dataset is marked, in that txg too, as one that received some.
+    pub marks: bool,
     /// The key of its own that the new dataset gets, if that is what `settings` ask for.
     pub key: Option<NewKey>,
     /// Byte order of the stream's sender. Payloads come in that of blocks here, but for what they hold embedded.
@@ -372,6 +374,9 @@ impl DslPool {
             snapshot: None,
         };
         self.apply_settings(&found, &target.settings, tx).await?;
+        if target.marks {
+            self.mark_received(&found, tx).await?;
+        }
         self.create_livelist(&dir, tx).await
     }
 

@@ -496,6 +496,7 @@ impl Work {
             origin: to.origin.clone(),
             resumable: self.request.resumable,
             settings: encryption.settings,
+            marks: false,
             key: encryption.key,
             order: self.input.reader().order().unwrap_or_default(),
         }
@@ -517,7 +518,8 @@ impl Work {
             marks,
         } = changes;
         if !to.existed {
-            target.settings.extend(take_user_settings(&mut early));
+            target.settings.extend(take_first_settings(&mut early));
+            target.marks = marks;
         }
         if let Ok(info) = hierarchy.info(&to.dataset).await {
             self.changed.insert(info.guid.0);
@@ -828,11 +830,18 @@ fn setting_of(name: &str, value: &crate::property::Value) -> crate::property::Se
     }
 }
 
-/// Takes the user properties that are set out of changes: what says whose a new dataset is, is there as soon as the dataset.
-fn take_user_settings(changes: &mut Vec<ReceivedChange>) -> Vec<Setting> {
-    let is_user =
-        |change: &mut ReceivedChange| matches!(change, ReceivedChange::Set(Setting::User(..)));
-    let taken = changes.extract_if(.., is_user);
+/// Takes out of changes what is set that says whose a new dataset is, and what keeps it from acting: that is there as soon as the dataset,
+/// since a receive that is cut off right then goes on without setting anything.
+fn take_first_settings(changes: &mut Vec<ReceivedChange>) -> Vec<Setting> {
+    let is_first = |change: &mut ReceivedChange| {
+        matches!(
+            change,
+            ReceivedChange::Set(
+                Setting::User(..) | Setting::Native(Property::ReadOnly | Property::CanMount, _)
+            )
+        )
+    };
+    let taken = changes.extract_if(.., is_first);
     let setting = |change| match change {
         ReceivedChange::Set(setting) => Some(setting),
         _ => None,
