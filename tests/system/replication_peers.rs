@@ -1,6 +1,8 @@
 //! Replication between two appliances by their own protocol, as their administrators meet it: paired by a code, jobs in both directions, either
 //! daemon killed at any moment, rights that hold, and OpenZFS as the judge of what is left.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -144,7 +146,7 @@ fn appliances_are_paired_by_a_code_and_reach_what_they_were_invited_to() {
     );
     check(
         here,
-        "sanbox replication create vm --from tank/vm --to peer://vault/back/vm -r",
+        "sanbox replication create vm --from tank/vm --to peer://vault/back/vm -r && sanbox replication pause vm",
         "",
     );
     let sent = here.run("sanbox replication run vm");
@@ -177,12 +179,24 @@ fn appliances_are_paired_by_a_code_and_reach_what_they_were_invited_to() {
         ),
     ] {
         let refused = here.run(&format!(
-            "sanbox replication create j {job} && sanbox replication run j; sanbox replication remove j > out"
+            "sanbox replication create j {job} && sanbox replication pause j && sanbox replication run j; sanbox replication remove j > out"
         ));
         assert!(refused.contains(why), "{job}: {refused}");
     }
     let failover = here.run("sanbox replication failover vm");
     assert!(failover.contains("is changed where that is"), "{failover}");
+
+    // What connects and says nothing, or nonsense, is in the way of none.
+    let address = format!("127.0.0.1:{}", both.port);
+    let mut silent: Vec<_> = (0..60)
+        .filter_map(|_| TcpStream::connect(&address).ok())
+        .collect();
+    for (at, stream) in silent.iter_mut().enumerate().filter(|(at, _)| at % 2 == 0) {
+        let _ = stream.write_all(&[u8::try_from(at).expect("small"); 300]);
+    }
+    check(here, "zfs snapshot tank/vm@s2", "");
+    check(here, "sanbox replication run vm", "sent back/vm@s2\n");
+    drop(silent);
 
     // Removed: cut off, with words.
     let in_use = here.run("sanbox peer remove vault");
@@ -194,6 +208,51 @@ fn appliances_are_paired_by_a_code_and_reach_what_they_were_invited_to() {
     );
     let cut = here.run("sanbox replication run vm");
     assert!(cut.contains("peer 'vault' cannot be reached"), "{cut}");
+    both.judged();
+}
+
+/// Who answers with another certificate is not the peer, and who comes with another one is none; paired anew, the job goes on.
+#[test]
+fn an_appliance_that_was_set_up_anew_is_paired_anew() {
+    let mut both = Appliances::new();
+    let code = both.invite("box --datasets back --push");
+    assert!(both.add("vault", &code).contains("sends to back"));
+    check(
+        &both.here,
+        "zfs snapshot tank/vm@s1 && sanbox replication create vm --from tank/vm --to peer://vault/back/vm && sanbox replication pause vm && sanbox replication run vm",
+        "sent back/vm@s1\n",
+    );
+    both.there.stop();
+    let identity = both.there.path("state/replication-identity.pem");
+    let before = std::fs::read(&identity).expect("an identity");
+    std::fs::remove_file(&identity).expect("removed");
+    both.serve_there();
+    let other = both.here.run("sanbox replication run vm");
+    assert!(
+        other.contains("has another certificate than the peer that was paired"),
+        "{other}"
+    );
+    both.there.stop();
+    std::fs::write(&identity, before).expect("written");
+    both.serve_there();
+    check(&both.here, "sanbox replication run vm", "");
+
+    both.here.stop();
+    std::fs::remove_file(both.here.path("state/replication-identity.pem")).expect("removed");
+    both.serve_here();
+    let unknown = both.here.run("sanbox replication run vm");
+    assert!(
+        unknown.contains("it does not know this appliance"),
+        "{unknown}"
+    );
+    check(&both.there, "sanbox peer remove box", "");
+    let code = both.invite("box --datasets back --push");
+    assert!(both.add("vault", &code).contains("sends to back"));
+    check(
+        &both.here,
+        "zfs snapshot tank/vm@s2 && sanbox replication run vm && sanbox config export | grep -c 'name = .vault'",
+        "sent back/vm@s2\n1\n",
+    );
     both.judged();
 }
 
@@ -252,10 +311,11 @@ fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
         let is_there = |place: &Place, name: &str| {
             place.run(&format!("zfs list -H -o name {name}")) == format!("{name}\n")
         };
+        // Once nothing is written beyond it, the newest snapshot stays the newest.
         list.matches("\tcomplete").count() == 2
+            && both.here.run("zfs get -Hpo value written tank/vm/one") == "0\n"
             && is_there(&both.here, "tank/x/y@s9")
             && is_there(&both.there, &format!("back/vm/one{}", newest()))
-            && both.here.run("zfs get -Hpo value written tank/vm/one") == "0\n"
     });
     let last = newest();
     assert_eq!(

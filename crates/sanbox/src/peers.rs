@@ -231,7 +231,7 @@ async fn connect(
                 .is_some_and(|inner| matches!(inner, rustls::Error::InvalidCertificate(_)));
             return Err(match is_other {
                 true => format!(
-                    "{address} has another certificate than the peer that was paired: if it was set up anew, remove the peer and pair it again"
+                    "{address} has another certificate than the peer that was paired: if it was set up anew, pair it again ('sanbox peer add')"
                 ),
                 false => format!("{address}: TLS: {error}"),
             });

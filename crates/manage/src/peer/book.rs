@@ -56,7 +56,8 @@ impl PeerBook {
         change: impl FnOnce(&mut Peers) -> Result<T, PeerError>,
     ) -> Result<T, PeerError> {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut peers = Peers::clone(&*self.peers()?);
+        // What was added by hand since it was read stays.
+        let mut peers = Peers::read(&self.state)?;
         let done = change(&mut peers)?;
         peers.write(&self.state)?;
         self.peers.send_replace(Some(Arc::new(peers)));
@@ -174,5 +175,15 @@ mod tests {
         assert!(book.invite(grant, 100).is_err());
         let read = PeerBook::new(directory.path()).peers().expect("read");
         assert_eq!(read.peer.len(), 2);
+
+        // Added by hand while it is in use: known from the next change on.
+        let path = directory.path().join("peers.toml");
+        let text = std::fs::read_to_string(&path).expect("read");
+        let third = Fingerprint::of(b"third");
+        let by_hand = format!("{text}\n[[peer]]\nname = 'third'\ncertificate = '{third}'\n");
+        std::fs::write(&path, by_hand).expect("written");
+        assert!(book.of(&third).is_none());
+        book.change(|peers| peers.remove("box-2")).expect("removed");
+        assert!(book.of(&third).is_some() && book.of(&second).is_none());
     }
 }

@@ -287,15 +287,23 @@ impl Peers {
         Ok(peer)
     }
 
-    /// Adds a peer that is reached at an address; one that is known by its certificate, under this name, keeps what it may do here.
+    /// Adds a peer that is reached at an address. One of this name is paired anew: it keeps what it may do here if its certificate is the same, and
+    /// nothing of it with another one.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// As [`Self::add`], but for the name.
     pub fn reach(&mut self, peer: Peer) -> Result<(), PeerError> {
-        let same =
-            |known: &&mut Peer| known.certificate == peer.certificate && known.name == peer.name;
-        if let Some(known) = self.peer.iter_mut().find(same) {
+        if self
+            .of(&peer.certificate)
+            .is_none_or(|known| known.name == peer.name)
+            && let Some(known) = self.peer.iter_mut().find(|known| known.name == peer.name)
+        {
             known.address = peer.address;
+            if known.certificate != peer.certificate {
+                known.certificate = peer.certificate;
+                known.datasets = Vec::new();
+                (known.push, known.pull) = (false, false);
+            }
             return Ok(());
         }
         self.add(peer)
@@ -386,6 +394,16 @@ mod tests {
             ..elsewhere
         };
         assert!(peers.reach(twice).is_err());
+        let anew = Peer {
+            certificate: Fingerprint::of(b"anew"),
+            ..peer("backup")
+        };
+        peers.reach(anew.clone()).expect("paired anew");
+        let known = peers.named("backup").expect("known");
+        assert_eq!(
+            (known.certificate, known.push, known.datasets.len()),
+            (anew.certificate, false, 0)
+        );
         peers.rename("backup", "vault").expect("renamed");
         assert!(peers.named("backup").is_err() && peers.named("vault").is_ok());
         assert!(peers.rename("vault", "a b").is_err());

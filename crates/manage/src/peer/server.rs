@@ -161,8 +161,8 @@ impl PeerServer {
 
     /// Waits until a peer is none any more, or may do something else.
     async fn rights_change(&self, certificate: &Fingerprint) {
-        let before = self.book.of(certificate);
         let mut peers = self.book.watch();
+        let before = self.book.of(certificate);
         while peers.changed().await.is_ok() {
             if self.book.of(certificate) != before {
                 return;

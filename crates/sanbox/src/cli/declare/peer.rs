@@ -28,6 +28,7 @@ pub(super) const PEER: Command = Command {
         "Peers are answered at TCP port 8444 ([replication] port and listen in sanbox.toml, --replication-port), which is open while there is a \
          peer that was invited, or an invitation. All that goes over it is encrypted (TLS 1.3), compressed where that pays, and checked \
          from end to end before it becomes a snapshot.",
+        "add with the name of a peer that is known pairs it anew: one of the two was set up anew, or is reached elsewhere. Jobs go on.",
         "remove cuts the peer off at once; what it sent stays. Nothing is asked of the peer, which then is refused. The peers are in peers.toml \
          of the state directory, and this appliance's key is in replication-identity.pem.",
     ],

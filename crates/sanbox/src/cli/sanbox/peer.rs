@@ -90,16 +90,6 @@ async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcom
         )));
     };
     let book = appliance.peers().book();
-    // One that was invited has no address yet.
-    let is_reached = |peer: &Peer| !peer.address.is_empty();
-    if book
-        .peers()
-        .map_err(failed)?
-        .named(name)
-        .is_ok_and(is_reached)
-    {
-        return Err(session.fail(format!("there is a peer '{name}' already")));
-    }
     let own_name = appliance.host_name().filter(|host| is_name(host));
     let own_name = own_name.unwrap_or_else(|| "peer".to_owned());
     let paired = appliance.peers().pair(address, &code, &own_name).await;
@@ -114,6 +104,7 @@ async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcom
         pull: false,
     };
     book.change(|peers| peers.reach(peer)).map_err(failed)?;
+    appliance.peers().links().forget(name);
     note(session, format!("added peer '{name}' at {address}")).await;
     session.out.line(format!(
         "'{name}' knows this appliance as '{}', which {}",
