@@ -219,7 +219,8 @@ fn an_appliance_that_was_set_up_anew_is_paired_anew() {
     assert!(both.add("vault", &code).contains("sends to back"));
     check(
         &both.here,
-        "zfs snapshot tank/vm@s1 && sanbox replication create vm --from tank/vm --to peer://vault/back/vm && sanbox replication pause vm && sanbox replication run vm",
+        "zfs snapshot tank/vm@s1 && sanbox replication create vm --from tank/vm --to peer://vault/back/vm && \
+         sanbox replication pause vm && sanbox replication run vm",
         "sent back/vm@s1\n",
     );
     both.there.stop();

@@ -40,8 +40,9 @@ pub struct ReceiveTarget {
     pub origin: Option<String>,
     /// What was received stays when the receive is interrupted (`-s`).
     pub resumable: bool,
-    /// What is set on a new dataset in the txg that makes it: what says whose it is and keeps it from acting, and for one that is no clone and
-    /// comes as plain text how it is encrypted (`encryption`, `keyformat`, `keylocation`, `pbkdf2iters`). What is not said of that follows from its parent.
+    /// What is set on a new dataset in the txg that makes it: what says whose it is and keeps it from acting, and for one that is no clone
+    /// and comes as plain text how it is encrypted (`encryption`, `keyformat`, `keylocation`, `pbkdf2iters`). What is not said of that
+    /// follows from its parent.
     pub settings: Vec<Setting>,
     /// Properties come with the stream: a new dataset is marked, in that txg too, as one that received some.
     pub marks: bool,
