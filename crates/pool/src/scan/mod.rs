@@ -381,6 +381,12 @@ impl ImportedPool {
             ..ScanPass::default()
         });
         self.activities.scan.failure.borrow_mut().take();
+        let leaves = self.tree().leaves().into_iter();
+        let healed = leaves.filter_map(|leaf| {
+            let stats = self.tree().leaf_stats(leaf.guid)?;
+            Some((leaf.guid.0, stats.self_healed_bytes))
+        });
+        *self.activities.scan.healed_before.borrow_mut() = healed.collect();
         ScanPhys {
             func,
             state: scan_state::SCANNING,

@@ -36,6 +36,8 @@ pub(crate) struct ScanState {
     pub(super) changed: Event,
     /// Leaves a resilver works for, and how often each had been away when it began.
     pub(super) resilvering: RefCell<BTreeMap<u64, u64>>,
+    /// Bytes of each leaf that had been rewritten from good copies when the scan began.
+    pub(super) healed_before: RefCell<BTreeMap<u64, u64>>,
     /// A walk ended with an error: why.
     pub(super) failure: RefCell<Option<String>>,
     /// Held while it is decided which scan runs next.
@@ -55,6 +57,7 @@ impl Default for ScanState {
             task: RefCell::default(),
             changed: Event::new("a step of a scan"),
             resilvering: RefCell::default(),
+            healed_before: RefCell::default(),
             failure: RefCell::default(),
             deciding: Mutex::new("another start of a scan", ()),
             last_scrubbed_txg: Cell::new(0),
@@ -91,6 +94,13 @@ impl ScanState {
     }
 
     /// Returns what `zpool status` says; `None` when there never was a scan.
+    /// Whether a scrub is under way that has rewritten some of a leaf.
+    pub(crate) fn is_repairing(&self, leaf: &vdev::VdevStatus) -> bool {
+        let healed = leaf.stats.self_healed_bytes;
+        let before = self.healed_before.borrow().get(&leaf.guid.0).copied();
+        self.is_scanning() && !self.is_resilver() && before.is_some_and(|before| healed > before)
+    }
+
     pub(crate) fn status(&self) -> Option<ScanStatus> {
         let phys = self.phys.borrow();
         if phys.func == scan_func::NONE || phys.state == scan_state::NONE {

@@ -270,6 +270,8 @@ pub struct VdevStatus {
     pub non_allocating: bool,
     /// Being resilvered.
     pub resilvering: bool,
+    /// The scrub under way has rewritten some of it (leaves).
+    pub repairing: bool,
     /// The last sequential resilver of a top-level vdev.
     pub rebuild: Option<RebuildStatus>,
     /// Trimming (leaves).

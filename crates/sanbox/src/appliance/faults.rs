@@ -76,8 +76,8 @@ impl Faults {
         delays.len() < before
     }
 
-    /// Waits as long as the import or export of a pool is to be delayed. Each delay is for one.
-    pub(super) async fn wait(&self, pool: &str, of: Delayed) {
+    /// Waits until the import or export of a pool, which took so long already, has been delayed as it is to be. Each delay is for one.
+    pub(super) async fn wait(&self, pool: &str, of: Delayed, elapsed: Duration) {
         let seconds = {
             let mut delays = self.delays_now();
             let found = delays
@@ -86,7 +86,8 @@ impl Faults {
             found.map(|index| delays.remove(index).seconds)
         };
         if let Some(seconds) = seconds {
-            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let delay = Duration::from_secs(seconds).saturating_sub(elapsed);
+            tokio::time::sleep(delay).await;
         }
     }
 }
@@ -105,9 +106,10 @@ mod tests {
         let again = faults.delay("tank", Delayed::Import, 5);
         assert_eq!(again, Err("a handler already exists"));
         let third = faults.delay("tank", Delayed::Export, 5).expect("another");
-        faults.wait("other", Delayed::Import).await;
+        let soon = Duration::ZERO;
+        faults.wait("other", Delayed::Import, soon).await;
         assert_eq!(faults.delays().len(), 2);
-        faults.wait("tank", Delayed::Import).await;
+        faults.wait("tank", Delayed::Import, soon).await;
         assert_eq!(faults.delays().len(), 1);
         assert!(!faults.clear(second) && faults.clear(third));
         assert!(faults.delays().is_empty());

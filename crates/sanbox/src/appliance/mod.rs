@@ -403,9 +403,12 @@ impl Appliance {
         policy: ImportPolicy,
         mount: bool,
     ) -> Result<PoolHandle, EngineError> {
-        let name = policy.new_name.as_ref().unwrap_or(&candidate.name);
-        self.faults.wait(name, Delayed::Import).await;
+        let began = std::time::Instant::now();
         let pool = self.known.import(candidate, policy).await?;
+        // The pool has its name already, so that no other one gets it meanwhile.
+        self.faults
+            .wait(pool.name(), Delayed::Import, began.elapsed())
+            .await;
         self.opened(&pool, mount).await;
         Ok(pool)
     }
@@ -443,7 +446,9 @@ impl Appliance {
     ) -> Result<(), EngineError> {
         let pool = self.engine().pool(name)?;
         if matches!(ending, Ending::Export { .. }) {
-            self.faults.wait(name, Delayed::Export).await;
+            self.faults
+                .wait(name, Delayed::Export, Duration::ZERO)
+                .await;
         }
         let mounted = self.mounts.list();
         let inside = |dataset: &String| pool_part(dataset) == name;

@@ -162,6 +162,8 @@ fn vdev_lines(
     }
     if vdev.resilvering && vdev.health == Health::Online {
         text.push_str("  (resilvering)");
+    } else if vdev.repairing {
+        text.push_str("  (repairing)");
     }
     if leaf {
         text.push_str(&leaf_work_text(
