@@ -221,7 +221,7 @@ mod tests {
     use crate::cli::getopt::Getopt;
     use crate::cli::{zfs, zpool};
 
-    /// The getopt string and the long options of OpenZFS 2.3.2's commands, a value marked by `:`.
+    /// The getopt string and the long options of OpenZFS 2.3.2's commands, and of 2.3.4's `zfs rewrite`, a value marked by `:`.
     // OpenZFS: cmd/zpool/zpool_main.c, cmd/zfs/zfs_main.c
     const OPENZFS: &str = "
         zpool version j json
@@ -293,6 +293,7 @@ mod tests {
         zfs diff FHth
         zfs program nt:m:j json
         zfs wait t:
+        zfs rewrite rl:o:vx
     ";
 
     /// Commands of `zfs` that OpenZFS does not have.

@@ -1,5 +1,6 @@
 //! `zfs rewrite`: what files and volumes hold is written anew, with the properties and on the devices of now.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use engine::property::parse_number;
@@ -155,9 +156,12 @@ impl Rewrite<'_> {
     /// Rewrites a file, or the files of a directory and those below it.
     async fn tree(&self, fs: &FsHandle, attr: Attr, path: PathBuf) -> Outcome {
         let mut waiting = vec![(attr, path, true)];
+        let mut linked = BTreeSet::new();
         let mut failed = false;
         while let Some((attr, path, named)) = waiting.pop() {
             match attr.file_type {
+                // Once, by whichever of its names comes first.
+                FileType::Regular if attr.links > 1 && !linked.insert(attr.id.object) => {}
                 FileType::Regular => failed |= self.file(fs, &attr, &path).await.is_err(),
                 FileType::Directory if self.recursive => {
                     let listed = entries(fs, attr.id, &self.cred).await;
