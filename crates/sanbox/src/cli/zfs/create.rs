@@ -1,7 +1,7 @@
 //! `zfs create` and `zfs rename`.
 
 use engine::property::{DatasetKind, parse_number};
-use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
+use engine::{CreateDataset, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
 
 use super::keys::{self, KeyInput};
 use super::{bad_name, open};
@@ -301,6 +301,23 @@ fn warn_of_block_size(session: &Session, size: u64, properties: &[(String, Strin
     }
 }
 
+/// Checks that the options make sense for what is to be renamed.
+// OpenZFS: cmd/zfs/zfs_main.c, zfs_do_rename
+fn check_renamed(session: &Session, info: &DatasetInfo, parents: bool, unmounted: bool) -> Outcome {
+    let makes_sense = match info.kind {
+        DatasetKind::Filesystem => true,
+        DatasetKind::Volume => !unmounted,
+        DatasetKind::Snapshot | DatasetKind::Bookmark => !parents && !unmounted,
+    };
+    match makes_sense {
+        true => Ok(()),
+        false => Err(session.fail(format!(
+            "cannot open '{}': operation not applicable to datasets of this type",
+            info.name
+        ))),
+    }
+}
+
 pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut recursive, mut unmounted, mut force) = (false, false, false, false);
     let operands = session.read_options(arguments, |_, option| {
@@ -328,6 +345,7 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.misuse("source dataset for recursive rename must be a snapshot"));
     }
     let (pool, info) = open(session, from, &PropertyQuery::None).await?;
+    check_renamed(session, &info, parents, unmounted)?;
     if info.kind == DatasetKind::Snapshot {
         return rename_snapshot(session, &pool, from, to, recursive).await;
     }
