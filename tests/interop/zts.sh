@@ -65,7 +65,9 @@ grep ' fuse' /proc/self/mounts | cut -d' ' -f2 | tac | xargs -r -n1 umount -l
 mkdir "$w/module"; mount -t tmpfs module "$w/module"; mkdir "$w/module/upper" "$w/module/work"
 if mount -t overlay module -o "lowerdir=/sys/module,upperdir=$w/module/upper,workdir=$w/module/work" /sys/module; then
   mkdir -p /sys/module/zfs/parameters
-  for parameter in zfs_allow_redacted_dataset_mount; do echo 0 >"/sys/module/zfs/parameters/$parameter"; done
+  for parameter in zfs_allow_redacted_dataset_mount zfs_zevent_len_max zfs_zevent_retain_max; do
+    echo 0 >"/sys/module/zfs/parameters/$parameter"
+  done
 fi
 link "$STF_SUITE/bin" "$ZFSTEST_FILES"
 link "/usr/local/bin /usr/bin /usr/sbin /bin /sbin" "$SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX"

@@ -48,7 +48,7 @@ const FIRST_CLIENT: Duration = Duration::from_secs(10);
 
 /// Accepts clients until the last one has been served. The socket is gone when this returns.
 pub(crate) async fn serve_while_used(
-    listener: UnixListener,
+    mut listener: UnixListener,
     socket: std::path::PathBuf,
     appliance: Arc<Appliance>,
 ) {
@@ -57,25 +57,38 @@ pub(crate) async fn serve_while_used(
     if let Ok(Ok((stream, _))) = first {
         clients.spawn(client(stream, appliance.clone()));
     }
-    while !clients.is_empty() {
-        tokio::select! {
-            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                clients.spawn(client(stream, appliance.clone()));
-            },
-            _ = clients.join_next() => {}
-        }
-    }
-    // A client from now on finds no socket; one that has connected already is still served.
-    let _ = std::fs::remove_file(socket);
-    if let Ok(listener) = listener.into_std() {
-        while let Ok((stream, _)) = listener.accept() {
-            let stream = stream.set_nonblocking(true).map(|()| stream);
-            if let Ok(stream) = stream.and_then(UnixStream::from_std) {
-                clients.spawn(client(stream, appliance.clone()));
+    loop {
+        while !clients.is_empty() {
+            tokio::select! {
+                accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                    clients.spawn(client(stream, appliance.clone()));
+                },
+                _ = clients.join_next() => {}
             }
         }
+        // A client from now on finds no socket; one that has connected already is still served.
+        let _ = std::fs::remove_file(&socket);
+        if let Ok(listener) = listener.into_std() {
+            while let Ok((stream, _)) = listener.accept() {
+                let stream = stream.set_nonblocking(true).map(|()| stream);
+                if let Ok(stream) = stream.and_then(UnixStream::from_std) {
+                    clients.spawn(client(stream, appliance.clone()));
+                }
+            }
+        }
+        if clients.is_empty() {
+            return;
+        }
+        // It may be one end of a pipe, and wait for what the other end does: that has to find a socket, too.
+        listener = match manage::control::listen(&socket) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::warn!(target: CONTROL, "no further command can be accepted: {error}");
+                while clients.join_next().await.is_some() {}
+                return;
+            }
+        };
     }
-    while clients.join_next().await.is_some() {}
 }
 
 /// The user at the other end; `None` for root and for the user that runs the appliance.
@@ -336,5 +349,38 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         _ = relay => {}
         // The client closed the connection: interrupted, or gone.
         () = take_input(&mut reader, feed) => abort.abort(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream as Client;
+
+    use super::*;
+
+    /// The two ends of a pipe are two clients: each waits for the other. The second one must be able to come when the first came just as the
+    /// last one before it went.
+    #[tokio::test]
+    async fn who_comes_as_the_last_one_goes_is_not_alone() {
+        let pause = || tokio::time::sleep(Duration::from_millis(20));
+        for round in 0..24 {
+            let state = tempfile::tempdir().expect("temporary directory");
+            let socket = state.path().join("control.sock");
+            let listener = manage::control::listen(&socket).expect("listen");
+            let engine = engine::Engine::new(engine::Threads::default());
+            let appliance = Appliance::detached(engine, state.path());
+            let served = tokio::spawn(serve_while_used(listener, socket.clone(), appliance));
+            let first = Client::connect(&socket).expect("the first client");
+            pause().await;
+            drop(first);
+            let late = Client::connect(&socket).expect("a late client");
+            pause().await;
+            let other = Client::connect(&socket);
+            assert!(other.is_ok(), "round {round}: {other:?}");
+            drop((late, other));
+            let ended = tokio::time::timeout(Duration::from_secs(20), served).await;
+            assert!(matches!(ended, Ok(Ok(()))), "round {round}");
+            assert!(!socket.exists(), "round {round}");
+        }
     }
 }
