@@ -438,24 +438,29 @@ impl StateDirectory {
 
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
         let path = self.path.join(name);
-        let fresh = self.path.join(format!("{name}.new"));
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|source| StateError::Io {
-            path: path.clone(),
-            source,
-        })
+        replace_file(&path, bytes).map_err(|source| StateError::Io { path, source })
     }
+}
+
+/// Replaces a file of a state directory, readable by its owner only. After a power cut it is the old or the new one; it is the new one, on
+/// the disk, when this returns.
+///
+/// # Errors
+/// The file, or the one beside it that is written first (its name and `.new`), cannot be written.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
 }
 
 /// Returns what tells this boot of the machine from others, where the kernel says.

@@ -2,14 +2,14 @@
 //! in it: a peer is known by the SHA-256 of its certificate.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::{DatasetKind, namecheck};
 use serde::{Deserialize, Serialize};
 
 use super::identity::Fingerprint;
+use crate::state::replace_file;
 
 /// Peers of an appliance, at most.
 const PEERS_MAX: usize = 1000;
@@ -200,21 +200,8 @@ impl Peers {
             path: path.clone(),
             message: error.to_string(),
         })?;
-        let fresh = path.with_extension("toml.new");
-        let write = || -> io::Result<()> {
-            let mut options = fs::OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(format!("{HEAD}\n{text}").as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)?;
-            fs::File::open(state)?.sync_all()
-        };
-        write().map_err(|source| PeerError::Io { path, source })
+        let written = replace_file(&path, format!("{HEAD}\n{text}").as_bytes());
+        written.map_err(|source| PeerError::Io { path, source })
     }
 
     /// Returns a peer by its name.

@@ -2,10 +2,9 @@
 //! long as that does: those that were paired with it know the certificate by its SHA-256, and nothing else of it counts.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::certificate::CertificateError;
 use crate::secret::{SecretHash, hex, unhex};
+use crate::state::replace_file;
 
 /// The SHA-256 of a certificate: by this a peer is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ impl Identity {
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let made = Self::make()?;
-                let written = made.write(state, &path);
+                let written = made.write(&path);
                 written.map_err(|source| CertificateError::Io { path, source })?;
                 Ok(made)
             }
@@ -131,18 +131,8 @@ impl Identity {
     }
 
     /// Writes both in one file: no power cut parts a key from its certificate.
-    fn write(&self, state: &Path, path: &PathBuf) -> io::Result<()> {
-        let fresh = path.with_extension("pem.new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)?;
-        file.write_all(format!("{}{}", self.certificate, self.key).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)?;
-        fs::File::open(state)?.sync_all()
+    fn write(&self, path: &Path) -> io::Result<()> {
+        replace_file(path, format!("{}{}", self.certificate, self.key).as_bytes())
     }
 }
 

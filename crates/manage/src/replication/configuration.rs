@@ -1,8 +1,7 @@
 //! The jobs of an appliance: `replication.toml` in the state directory, a `[[replication]]` for each. Keys that are not known are refused.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Window;
 use crate::policy::Policy;
+use crate::state::replace_file;
 
 /// Jobs of an appliance, at most.
 const JOBS_MAX: usize = 1000;
@@ -548,21 +548,8 @@ impl Jobs {
             path: path.clone(),
             message: error.to_string(),
         })?;
-        let fresh = path.with_extension("toml.new");
-        let write = || -> io::Result<()> {
-            let mut options = fs::OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(format!("{HEAD}\n{text}").as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)?;
-            fs::File::open(state)?.sync_all()
-        };
-        write().map_err(|source| JobError::Io { path, source })
+        let written = replace_file(&path, format!("{HEAD}\n{text}").as_bytes());
+        written.map_err(|source| JobError::Io { path, source })
     }
 
     /// Returns a job.
