@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use dmu::{Objset, Tx};
 use ondisk::{BlockPointer, ObjectId, Txg};
+use zio::BlockKeys;
 
 use crate::change::{DestroyDataset, RenameDataset};
 use crate::create::{CreateDataset, case_insensitive_flag};
@@ -152,6 +153,16 @@ impl Hierarchy {
         let _names = self.0.config.read().await;
         let found = self.0.find(name).await?;
         self.0.open_dataset_raw(found).await
+    }
+
+    /// Returns the keys that blocks of a head or snapshot are encrypted with; `None` of one that is not encrypted.
+    ///
+    /// # Errors
+    /// `KeyNotLoaded`; errors of reading.
+    pub async fn keys_of(&self, object: ObjectId) -> Result<Option<BlockKeys>> {
+        let phys = self.0.dataset_phys(object).await?;
+        let dir = self.0.dir(ObjectId(phys.dir_obj)).await?;
+        self.0.block_keys(&dir).await
     }
 
     /// Opens a head or snapshot by its object in the meta-objset.

@@ -19,6 +19,7 @@ mod delegated;
 mod delegation;
 mod engine;
 mod error;
+mod estimate;
 mod fast_path;
 mod faults;
 mod file_target;
@@ -84,13 +85,14 @@ pub use ondisk::{Guid, ObjectType};
 /// The form of events.
 pub use ondisk::{NvList, NvValue};
 pub use pool::{
-    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, DedupStatistics, DeviceAction,
-    DeviceLabel, Discovery, DraidSpec, EventLog, ExpansionStatus, Fault, FeatureBase, Health,
+    AddSpec, AllocationBias, Candidate, Capacity, CheckpointStatus, CompressionEstimate,
+    CompressionFigures, DedupEstimate, DedupFigures, DedupStatistics, DeviceAction, DeviceLabel,
+    Discovery, DraidSpec, EstimateProgress, EventLog, ExpansionStatus, Fault, FeatureBase, Health,
     HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, InjectedFault, IoTotals, LeafActivity,
     LeafActivityRequest, LeafActivityState, LeafActivityStatus, MultihostTuning, PoolError,
     PoolProperty, PoolSpec, PoolState, PoolStatus, Prune, RebuildState, RebuildStatus,
     RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal,
-    ScanStatus, SplitSpec, StatusReason, TopShape, Tuning, VdevSpec, VdevStatus, ashift_for,
+    ScanStatus, SplitSpec, StatusReason, TopShape, Trial, Tuning, VdevSpec, VdevStatus, ashift_for,
     cache_file_devices, cache_file_with, capacity, supported_features,
 };
 /// Pool properties: their table and the forms of their values.
@@ -107,7 +109,7 @@ pub use keys::EncryptedKey;
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::{Rewritten, TxgCounters};
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
-pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
+pub use runtime::{IoBuf, IoBufMut, join_all, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};
 pub use vdev::{DeviceEffect, DeviceFault, Frequency, InjectedError, InjectedIo, LabelArea};
 pub use zil::{LogBlocks, ZilStats};

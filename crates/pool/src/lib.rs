@@ -25,6 +25,7 @@ mod discover;
 mod dtl;
 mod error;
 mod error_log;
+mod estimate;
 mod events;
 mod expand;
 mod export;
@@ -65,6 +66,9 @@ pub use ddt::statistics::DedupStatistics;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
 pub use error_log::DamagedObject;
+pub use estimate::{
+    CompressionEstimate, CompressionFigures, DedupEstimate, DedupFigures, EstimateProgress, Trial,
+};
 pub use events::EventLog;
 pub use faults::{DeviceAction, Fault, InjectedFault};
 pub use features::{Support, support, supported_features};

@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::buf::{IoBuf, IoBufMut};
 use crate::disk_types::{DiskError, DiskInfo, DiskMode};
@@ -94,6 +95,11 @@ pub trait Driver {
 
     /// Returns the wall-clock time.
     fn wall_clock(&self) -> Timestamp;
+
+    /// Returns a clock of the processor time that the thread which asks it has used. One that stands still measures nothing.
+    fn cpu_clock(&self) -> fn() -> Duration {
+        || Duration::ZERO
+    }
 
     /// Fills `bytes` with random data (host: from the kernel; simulation: from the seed).
     fn fill_random(&mut self, bytes: &mut [u8]);

@@ -553,6 +553,13 @@ impl Handle {
         self.shared.driver.borrow().wall_clock()
     }
 
+    /// Returns a clock of the processor time that the thread which asks it has used; for jobs of [`Handle::compute`]. It stands still
+    /// where nothing measures that (in simulation).
+    #[must_use]
+    pub fn cpu_clock(&self) -> fn() -> Duration {
+        self.shared.driver.borrow().cpu_clock()
+    }
+
     /// Ends the process at once, after printing `why` on standard error (`failmode=panic`).
     pub fn abort(&self, why: &str) -> ! {
         eprintln!("{why}");

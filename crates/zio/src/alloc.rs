@@ -205,7 +205,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    fn of(size: u64) -> Self {
+    pub(crate) fn of(size: u64) -> Self {
         Self {
             least: size,
             step: size,

@@ -12,6 +12,7 @@ use crate::checks::{
     self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, padded, sha256, to_usize,
 };
 use crate::crypt::{Encrypted, Encryptor};
+use crate::packing::{Packed, is_zero, is_zero_chunk, pack};
 use crate::pending_writes::THROTTLE_UNIT;
 use crate::write_behind::PlacedBlock;
 use crate::{
@@ -607,37 +608,12 @@ impl PrepareJob {
             }
             return self.stored(&data, data.clone(), Compression::OFF, None);
         };
-        if is_zero(&data) {
-            return Prepared::Hole;
+        match pack(algorithm, self.sizes, self.embed, &data) {
+            Packed::Hole => Prepared::Hole,
+            Packed::Embedded(payload) => Prepared::Embedded(payload),
+            Packed::Stored(bytes) => self.stored(&data, IoBuf::copy_from(&bytes), self.kind, None),
+            Packed::AsIs => self.stored(&data, data.clone(), Compression::OFF, None),
         }
-        // At least an eighth must be saved, in whole allocation units (format/03 section 2).
-        let mut limit = data.len() - data.len() / 8;
-        if algorithm != codec::compress::Algorithm::Zle {
-            limit -= limit % to_usize(self.sizes.step);
-        }
-        if (limit as u64) < self.sizes.least {
-            limit = BlockPointer::EMBEDDED_MAX;
-        }
-        let Some(mut packed) = codec::compress::compress(algorithm, &data, limit) else {
-            return self.stored(&data, data.clone(), Compression::OFF, None);
-        };
-        if packed.len() >= data.len() || packed.is_empty() {
-            return self.stored(&data, data.clone(), Compression::OFF, None);
-        }
-        if self.embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
-            return Prepared::Embedded(packed);
-        }
-        let psize = self.sizes.round_up(packed.len());
-        if psize >= data.len() {
-            return self.stored(&data, data.clone(), Compression::OFF, None);
-        }
-        assert!(
-            packed.len() <= psize,
-            "compressed bytes are padded, not cut"
-        );
-        packed.resize(psize, 0);
-        let kind = self.kind;
-        self.stored(&data, IoBuf::copy_from(&packed), kind, None)
     }
 
     /// A block in the form that was given; as it is where that saves nothing here. An encrypted form is kept to the byte: its MAC
@@ -728,14 +704,6 @@ fn may_overwrite(old: &BlockPointer, txg: Txg, psize: u64) -> bool {
         && old.birth() == txg
         && old.physical_birth() == txg
         && old.psize() == psize
-}
-
-fn is_zero(data: &[u8]) -> bool {
-    data.chunks(4096).all(is_zero_chunk)
-}
-
-fn is_zero_chunk(chunk: &[u8]) -> bool {
-    chunk.iter().fold(0, |all, byte| all | byte) == 0
 }
 
 /// The bytes of the chunks that are not all zero.

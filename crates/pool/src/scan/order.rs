@@ -164,11 +164,19 @@ pub(crate) async fn all_datasets(mos: &Objset) -> Result<BTreeMap<u64, DslDatase
     let root = zap::lookup_u64(mos, DIRECTORY, "root_dataset")
         .await?
         .unwrap_or(0);
+    Ok(datasets_below(mos, root).await?.0)
+}
+
+/// Every head and snapshot of a directory and those below it, with the snapshots that clones among them grew from, and the directories.
+pub(crate) async fn datasets_below(
+    mos: &Objset,
+    root: u64,
+) -> Result<(BTreeMap<u64, DslDatasetPhys>, BTreeMap<u64, DslDirPhys>), PoolError> {
     let mut dirs = vec![root];
-    let mut seen = BTreeSet::new();
+    let mut seen = BTreeMap::new();
     let mut all = BTreeMap::new();
     while let Some(dir) = dirs.pop() {
-        if dir == 0 || !seen.insert(dir) || seen.len() > DATASETS_MAX {
+        if dir == 0 || seen.contains_key(&dir) || seen.len() >= DATASETS_MAX {
             continue;
         }
         let bonus = match mos.bonus(ObjectId(dir)).await {
@@ -179,6 +187,7 @@ pub(crate) async fn all_datasets(mos: &Objset) -> Result<BTreeMap<u64, DslDatase
         let Ok(phys) = DslDirPhys::decode(&bonus.bytes) else {
             continue;
         };
+        seen.insert(dir, phys);
         if phys.child_dir_zapobj != 0 {
             for entry in zap::entries(mos, ObjectId(phys.child_dir_zapobj)).await? {
                 if let zap::ZapValue::U64(value) = entry.value {
@@ -199,7 +208,7 @@ pub(crate) async fn all_datasets(mos: &Objset) -> Result<BTreeMap<u64, DslDatase
             object = previous;
         }
     }
-    Ok(all)
+    Ok((all, seen))
 }
 
 #[cfg(test)]

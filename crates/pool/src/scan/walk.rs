@@ -110,7 +110,10 @@ impl ImportedPool {
     }
 
     /// Returns the root of an objset as of a complete txg; `None` when the dataset is gone.
-    async fn settled_root(&self, objset: u64) -> Result<Option<BlockPointer>, PoolError> {
+    pub(crate) async fn settled_root(
+        &self,
+        objset: u64,
+    ) -> Result<Option<BlockPointer>, PoolError> {
         loop {
             let root = if objset == 0 {
                 self.mos().root()

@@ -1,7 +1,7 @@
 //! The kernel's clocks and random numbers.
 
 use std::sync::OnceLock;
-use std::time::{Instant as KernelInstant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant as KernelInstant, SystemTime, UNIX_EPOCH};
 
 use crate::time::{Instant, Timestamp};
 
@@ -36,6 +36,12 @@ pub(crate) fn wall_clock() -> Timestamp {
             }
         }
     }
+}
+
+/// Processor time of this thread.
+pub(crate) fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 pub(crate) fn fill_random(mut bytes: &mut [u8]) {

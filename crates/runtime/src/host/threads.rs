@@ -4,6 +4,7 @@
 //! submitted, as everywhere.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::file::{self, OpenFile};
 use super::parker::{Inbox, Parker};
@@ -178,6 +179,10 @@ impl Driver for Threads {
 
     fn wall_clock(&self) -> Timestamp {
         clock::wall_clock()
+    }
+
+    fn cpu_clock(&self) -> fn() -> Duration {
+        clock::cpu
     }
 
     fn fill_random(&mut self, bytes: &mut [u8]) {

@@ -696,6 +696,10 @@ impl Driver for Uring {
         clock::wall_clock()
     }
 
+    fn cpu_clock(&self) -> fn() -> Duration {
+        clock::cpu
+    }
+
     fn fill_random(&mut self, bytes: &mut [u8]) {
         clock::fill_random(bytes);
     }

@@ -89,6 +89,14 @@ impl Column {
             width_min: 0,
         }
     }
+
+    /// A column of numbers, as wide as its widest cell.
+    pub(crate) fn right(title: &str) -> Self {
+        Self {
+            right: true,
+            ..Self::left(title)
+        }
+    }
 }
 
 /// A table whose columns are as wide as their widest cell, two spaces apart; with `scripted`, tabs

@@ -3,6 +3,56 @@
 use super::super::command::Command;
 use super::super::flag::{long, short, valued};
 
+pub(super) const ESTIMATE: Command = Command {
+    name: "estimate",
+    summary: "tell what deduplication or compression would save, before it is turned on",
+    operands: "dedup | compression  POOL|DATASET|SNAPSHOT",
+    flags: &[
+        long(
+            "sample",
+            Some("N"),
+            "at most so many different blocks (dedup, 262144) or blocks (compression, 4096) in the sample",
+        ),
+        long(
+            "time",
+            Some("TIME"),
+            "look for so long at most, such as 5m (compression: read and compress for so long, 30s)",
+        ),
+        short(
+            'v',
+            "tell how far it is every few seconds, also where no terminal is",
+        ),
+        short('p', "exact numbers"),
+        long("json", None, "as JSON"),
+    ],
+    text: &[
+        "Looks at all file systems, volumes and snapshots from there down; what snapshots share counts once. Nothing is changed, the pool \
+         stays in use, and it may be broken off at any time. Ratios are told with the error within which 95 of 100 samples lie.",
+        "dedup reads pointers of blocks, not blocks, for equal blocks have equal checksums; with a checksum that is not cryptographic \
+         (fletcher4, the usual one) some of those that seem to be equal are read and compared. The sample keeps the contents with the lowest \
+         hashes, with all their references; fewer than --sample are counted exactly. Encrypted blocks are left out: their checksums differ \
+         though they hold the same.",
+        "compression reads blocks chosen at random and compresses each by each algorithm, as a write would. Seconds are those of one processor \
+         for a GiB before compression. RATIO is that of the property compressratio.",
+        "What was written before a property is set stays as it is until it is written again ('zfs rewrite').",
+    ],
+    examples: &[
+        (
+            "sanbox estimate dedup tank",
+            "what deduplication would save, and what its table would cost",
+        ),
+        (
+            "sanbox estimate compression tank/vm --time 2m",
+            "lz4, zstd and gzip beside what is there now",
+        ),
+        (
+            "sanbox estimate dedup tank --json",
+            "for programs, with the histogram of references",
+        ),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const SUMS: Command = Command {
     name: "sums",
     summary: "print a digest of each object of datasets",

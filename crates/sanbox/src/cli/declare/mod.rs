@@ -43,6 +43,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     files::MOUNT,
     watch::ARCSTAT,
     watch::ZILSTAT,
+    check::ESTIMATE,
     check::SUMS,
     watch::TOP,
     check::ZSTREAM,

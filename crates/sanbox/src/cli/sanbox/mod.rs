@@ -11,6 +11,7 @@ mod digests;
 pub(crate) mod directory;
 mod doctor;
 mod documents;
+mod estimate;
 mod files;
 mod job;
 mod log;
@@ -68,6 +69,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "target" => target::run(session, &args).await,
         "arcstat" => arcstat::run(session, &args).await,
         "zilstat" => zilstat::run(session, &args).await,
+        "estimate" => estimate::run(session, &args).await,
         "sums" => digests::run(session, &args).await,
         "smb" => smb::run(session, &args).await,
         "top" => top::run(session, &args).await,
