@@ -36,6 +36,10 @@ use crate::{PoolError, features, history, in_use, properties, sync};
 
 pub(crate) const ALLOCATION_CLASSES: &str = "allocation_classes";
 pub(crate) const DRAID: &str = "draid";
+const VDEV_ZAPS_V2: &str = "vdev_zaps_v2";
+/// The ZAP of the root vdev, in the configuration of the pool.
+// OpenZFS: include/sys/fs/zfs.h, ZPOOL_CONFIG_VDEV_ROOT_ZAP
+const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 /// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
 const RAIDZ_CHILDREN_MAX: usize = 255;
 
@@ -370,6 +374,7 @@ impl ImportedPool {
             self.set_objects(|objects| objects.vdev_zap_map = map);
             self.dirty_config();
         }
+        self.create_root_zap(map, tx).await?;
         let tree = self.tree().config();
         let leaves = tree.leaves();
         let real =
@@ -417,6 +422,35 @@ impl ImportedPool {
 }
 
 impl ImportedPool {
+    /// Gives the root vdev its ZAP, where the feature `vdev_zaps_v2` is enabled: the feature is in use from then on.
+    // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
+    async fn create_root_zap(&self, map: ObjectId, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing() && map.0 != 0,
+            "the root's ZAP is made in syncing context, beside a map"
+        );
+        let features = self.hierarchy().features();
+        if !self.lacks_root_zap() {
+            return Ok(());
+        }
+        if !features.is_active(VDEV_ZAPS_V2) {
+            features.incr(VDEV_ZAPS_V2, tx).await?;
+        }
+        let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
+        let object = zap::create(self.mos(), &plain, tx).await?;
+        zap::add_int(self.mos(), map, object.0, tx).await?;
+        self.tree()
+            .update_root(|root| root.extra.insert(ROOT_ZAP, object.0));
+        self.dirty_config();
+        Ok(())
+    }
+
+    /// Whether the root vdev should have a ZAP and has none.
+    pub(crate) fn lacks_root_zap(&self) -> bool {
+        let known = self.tree().config().extra.u64(ROOT_ZAP);
+        known.unwrap_or(0) == 0 && self.hierarchy().features().is_enabled(VDEV_ZAPS_V2)
+    }
+
     /// Writes into a new top-level vdev's ZAP which blocks the vdev is for.
     // OpenZFS: module/zfs/vdev.c, vdev_zap_allocation_data
     async fn store_bias(

@@ -20,14 +20,18 @@ pub enum Support {
     None,
 }
 
-/// Features a new pool gets by default: those of OpenZFS 2.1 and earlier that are fully
-/// implemented here; `block_cloning` of 2.2, without which a copy within a pool costs its bytes;
-/// `fast_dedup` of 2.3, whose tables are smaller; `raidz_expansion` of 2.3, without which a raidz can never get
-/// another device; and `blake3` of 2.2, `longname` of 2.3 and `redaction_list_spill` of 2.3, which a property or `zfs redact` asks for
-/// (before one of these four is in use, every OpenZFS imports the pool).  While blocks are cloned, 2.1 can import the pool
-/// read-only, and so can 2.2 while blocks are deduplicated.  An enabled feature may be activated by
+/// Features a new pool gets by default: all of OpenZFS 2.3, which are all implemented here.  `head_errlog` and `vdev_zaps_v2` of 2.2 are in use at
+/// once: 2.1 and older cannot import such a pool, but for one made with `compatibility=openzfs-2.1-linux` or the like.  2.2 imports it, also
+/// for writing until `raidz_expansion`, `fast_dedup`, `longname` or `large_microzap` is in use.  An enabled feature may be activated by
 /// any OpenZFS that imports the pool, so nothing is enabled that cannot be read back.
 const DEFAULT: &[&str] = &[
+    "multi_vdev_crash_dump",
+    "resilver_defer",
+    "bookmark_written",
+    "zilsaxattr",
+    "head_errlog",
+    "vdev_zaps_v2",
+    "large_microzap",
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -102,6 +106,7 @@ const FULL: &[&str] = &[
     "fast_dedup",
     "block_cloning",
     "longname",
+    "large_microzap",
     "livelist",
     "zpool_checkpoint",
     "draid",

@@ -5,6 +5,7 @@
 //! when they are asked for, not when damage is met.
 // OpenZFS: module/zfs/spa_errlog.c (keys, rotation)
 
+mod relatives;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use ondisk::scan::DamagedBlock;
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
 
+use self::relatives::Relatives;
 pub(crate) use self::state::ErrorLogs;
 use self::state::{ErrorLog, LOG_MAX};
 use crate::PoolError;
@@ -40,14 +42,14 @@ pub struct DamagedObject {
 
 impl Pool {
     /// Returns the damaged objects by dataset and number, for `zpool status -v`. With the feature `head_errlog` every
-    /// snapshot that holds a damaged block is named.
+    /// snapshot and clone that holds a damaged block is named.
     ///
     /// # Errors
     /// Of reading the pool's own metadata.
     pub async fn damaged_objects(&self) -> Result<Vec<DamagedObject>, PoolError> {
         self.0.collect_damaged_blocks();
         let blocks = self.0.error_logs.all();
-        let datasets = all_datasets(self.0.mos()).await?;
+        let datasets = Relatives::from(all_datasets(self.0.mos()).await?);
         let mut objects = BTreeSet::new();
         for block in blocks {
             for objset in self.0.holders(&block, &datasets).await {
@@ -99,11 +101,12 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         self.sync().await?;
-        let datasets = all_datasets(imported.mos()).await?;
+        let datasets = Relatives::from(all_datasets(imported.mos()).await?);
         let mut left = BTreeSet::new();
         for block in imported.error_logs.all() {
             for objset in imported.holders(&block, &datasets).await {
-                if imported.is_still_damaged(objset, &block, &datasets).await {
+                let known = &datasets.datasets;
+                if imported.is_still_damaged(objset, &block, known).await {
                     left.insert(DamagedBlock { objset, ..block });
                 }
             }
@@ -206,7 +209,9 @@ impl ImportedPool {
         self.collect_damaged_blocks();
         if self.error_logs.by_head.replace(self.heads_have_logs()) != self.heads_have_logs() {
             // The feature was enabled: stored logs have the old form.
-            self.error_logs.rewrite.set(true);
+            let logs = [&self.error_logs.last, &self.error_logs.scrub];
+            let stored = logs.iter().any(|log| log.borrow().object != 0);
+            self.error_logs.rewrite.set(stored);
         }
         if !self.error_logs.is_dirty() {
             return Ok(());
@@ -306,26 +311,18 @@ impl ImportedPool {
     }
 
     /// Returns the datasets that hold a damaged block: with `head_errlog` the log names only the head.
-    async fn holders(
-        &self,
-        block: &DamagedBlock,
-        datasets: &BTreeMap<u64, DslDatasetPhys>,
-    ) -> Vec<u64> {
+    async fn holders(&self, block: &DamagedBlock, datasets: &Relatives) -> Vec<u64> {
         if block.objset == 0 || block.birth == 0 || !self.heads_have_logs() {
             return vec![block.objset];
         }
-        let Some(dir) = datasets.get(&block.objset).map(|phys| phys.dir_obj) else {
+        if !datasets.datasets.contains_key(&block.objset) {
             return vec![block.objset];
-        };
+        }
         let mut holders = Vec::new();
-        let family = datasets.iter().filter(|(_, phys)| phys.dir_obj == dir);
-        for (object, phys) in family {
-            if phys.bp.birth().0 < block.birth {
-                continue;
-            }
-            let held = self.find_block(*object, phys.bp, block).await;
+        for (object, root) in datasets.that_may_hold(block.objset, block.birth) {
+            let held = self.find_block(object, root, block).await;
             if held.is_some_and(|bp| bp.birth().0 == block.birth) {
-                holders.push(*object);
+                holders.push(object);
             }
         }
         holders

@@ -297,10 +297,10 @@ impl Pool {
 }
 
 impl Pool {
-    /// Gives the vdevs of a pool that was made by software without per-vdev ZAPs theirs.
+    /// Gives the vdevs of a pool that was made by software without per-vdev ZAPs, or without one of the root, theirs.
     // OpenZFS: module/zfs/spa.c, spa_sync_config_object (AVZ_ACTION_INITIALIZE)
     async fn create_missing_vdev_zaps(&self) -> Result<(), PoolError> {
-        if self.0.objects.get().vdev_zap_map.0 != 0 {
+        if self.0.objects.get().vdev_zap_map.0 != 0 && !self.0.lacks_root_zap() {
             return Ok(());
         }
         let create =

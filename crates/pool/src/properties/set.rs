@@ -311,6 +311,9 @@ impl ImportedPool {
             PropertyChange::Feature { name, .. } => {
                 self.upgrade(pool_version::FEATURES, tx).await?;
                 self.hierarchy().enable_feature(&name, tx).await?;
+                if self.lacks_root_zap() {
+                    self.create_vdev_objects(tx).await?;
+                }
                 Ok(())
             }
         }

@@ -5,6 +5,7 @@
 //! Repairs never overwrite what was written after the scan looked (the device tree watches the range).
 // OpenZFS: module/zfs/dsl_scan.c (states, what is recorded when)
 
+mod deferred;
 mod order;
 mod state;
 mod walk;
@@ -17,7 +18,7 @@ use ondisk::scan::{DESTROYED_OBJSET, SCRUB_PAUSED, ScanPhys, scan_func, scan_sta
 use ondisk::{Guid, ObjectId, ObjectType};
 
 use self::order::DatasetOrder;
-pub(crate) use self::order::all_datasets;
+pub(crate) use self::order::{all_datasets, datasets_below};
 use self::state::ScanPass;
 pub(crate) use self::state::ScanState;
 use self::walk::WalkEnd;
@@ -279,6 +280,9 @@ impl ImportedPool {
             {
                 return Ok(());
             }
+            if self.defer_resilver(&leaves).await? {
+                return Ok(());
+            }
             self.stop_walk().await;
             if self.activities.scan.is_resilvering() {
                 self.end_scan(false).await?;
@@ -416,6 +420,7 @@ impl ImportedPool {
         *self.activities.scan.phys.borrow_mut() = phys;
         if func == scan_func::RESILVER {
             self.forget_rebuilds(tx).await?;
+            self.end_deferral(tx).await?;
             self.note_resilvering();
         }
         self.store_scan(tx).await?;
@@ -469,6 +474,7 @@ impl ImportedPool {
             self.subtract_resilvered_txgs(phys.max_txg, tx).await?;
         }
         self.activities.scan.resilvering.borrow_mut().clear();
+        self.end_deferral(tx).await?;
         self.error_logs.rotate();
         match (complete, phys.func) {
             (true, _) => self.notify_scan("finish"),

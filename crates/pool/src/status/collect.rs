@@ -172,6 +172,7 @@ impl ImportedPool {
             is_log,
             bias: vdev.bias,
             resilvering: stale,
+            awaiting_resilver: vdev.kind.is_leaf() && self.is_deferred(vdev.guid),
             repairing: vdev.kind.is_leaf() && self.activities.scan.is_repairing(vdev),
             io: totals(stats),
             detail: Arc::new(stats.clone()),

@@ -270,6 +270,8 @@ pub struct VdevStatus {
     pub non_allocating: bool,
     /// Being resilvered.
     pub resilvering: bool,
+    /// It waits for the end of the resilver under way, to be resilvered then (leaves).
+    pub awaiting_resilver: bool,
     /// The scrub under way has rewritten some of it (leaves).
     pub repairing: bool,
     /// The last sequential resilver of a top-level vdev.

@@ -160,7 +160,9 @@ fn vdev_lines(
     } else if vdev.non_allocating {
         text.push_str("  (non-allocating)");
     }
-    if vdev.resilvering && vdev.health == Health::Online {
+    if vdev.awaiting_resilver && vdev.health == Health::Online {
+        text.push_str("  (awaiting resilver)");
+    } else if vdev.resilvering && vdev.health == Health::Online {
         text.push_str("  (resilvering)");
     } else if vdev.repairing {
         text.push_str("  (repairing)");
