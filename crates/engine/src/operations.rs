@@ -274,6 +274,17 @@ impl PoolHandle {
         })
     }
 
+    /// Reads the tables of cloned blocks into the cache.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub fn prefetch_clones(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(|context| async move { Ok(context.pool.prefetch_clones().await?) })
+                .await
+        })
+    }
+
     /// Takes a spare, a cache device or a log vdev out of the pool for good; begins to evacuate a vdev that holds data, which
     /// goes when that is done.
     ///

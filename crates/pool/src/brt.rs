@@ -34,6 +34,8 @@ const _: () = assert!(BrtVdevPhys::SIZE == HEADER_BYTES as usize);
 const REGION_BYTES: u64 = 16 << 20;
 /// Block size of the object of counts. OpenZFS: BRT_BLOCKSIZE.
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
+/// Bytes of a table that are read into the cache at once.
+const PREFETCH_BYTES: u64 = 1 << 20;
 /// Entries that are in memory at once where they are counted.
 const ENTRIES_AT_ONCE: usize = 1024;
 /// Most regions believed of one vdev.
@@ -117,6 +119,34 @@ impl BlockReferenceTables {
             tables: RefCell::new(tables),
             ..Self::new(mos, tree)
         })
+    }
+
+    /// Reads the tables into the cache. What does not fit is pushed out again.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) async fn prefetch(&self) -> Result<(), PoolError> {
+        let of_tables = |table: &ReferenceTable| table.objects;
+        let tables = self
+            .tables
+            .borrow()
+            .values()
+            .filter_map(of_tables)
+            .collect::<Vec<_>>();
+        for (counts, entries) in tables {
+            for object in [counts, entries] {
+                let info = self.mos.object_info(object).await?;
+                let block = u64::from(info.block_size);
+                let end = block.saturating_mul(info.max_block_id.saturating_add(1));
+                let mut at = 0;
+                while at < end {
+                    let len = PREFETCH_BYTES.min(end - at);
+                    self.mos.read(object, at, index(len)).await?;
+                    at += len;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the bytes (deflated) that the extra references would take.

@@ -64,6 +64,17 @@ impl Pool {
         tables.prefetch().await
     }
 
+    /// Reads the tables of cloned blocks into the cache (`zpool prefetch -t brt`). What does not fit is pushed out again.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub async fn prefetch_clones(&self) -> Result<(), PoolError> {
+        match self.0.space().clones() {
+            Some(tables) => tables.prefetch().await,
+            None => Ok(()),
+        }
+    }
+
     /// Returns what the deduplication tables hold.
     ///
     /// # Errors

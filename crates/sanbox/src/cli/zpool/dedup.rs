@@ -75,7 +75,7 @@ pub(super) async fn prune(session: &Session, arguments: &[String]) -> Outcome {
 
 options! {
     PrefetchOption {
-        Type(String) = valued('t', "type", "ddt: the deduplication tables"),
+        Type(String) = valued('t', "type", "ddt: the deduplication tables; brt: the tables of cloned blocks"),
     }
 }
 
@@ -84,14 +84,20 @@ pub(super) const PREFETCH: Command = Command {
     name: "prefetch",
     summary: "load tables of a pool into memory",
     usage: "\tprefetch -t <type> [<type opts>] <pool>\n\
-         \t    -t ddt <pool>\n",
+         \t    -t ddt|brt <pool>\n",
     flags: PrefetchOption::FLAGS,
     says_missing: false,
     words: &[Word::Pool],
-    examples: &[(
-        "zpool prefetch -t ddt tank",
-        "read the deduplication tables, so that the first writes after an import need not wait for the disks",
-    )],
+    examples: &[
+        (
+            "zpool prefetch -t ddt tank",
+            "read the deduplication tables, so that the first writes after an import need not wait for the disks",
+        ),
+        (
+            "zpool prefetch -t brt tank",
+            "the same for the tables of cloned blocks, before many clones are destroyed",
+        ),
+    ],
     ..Command::NEW
 };
 
@@ -105,14 +111,21 @@ pub(super) async fn prefetch(session: &Session, arguments: &[String]) -> Outcome
     if operands.is_empty() {
         return Err(session.misuse("missing pool name argument"));
     }
-    if what.as_deref() != Some("ddt") {
-        return Err(session.misuse("unsupported prefetch type"));
-    }
+    let clones = match what.as_deref() {
+        Some("ddt") => false,
+        Some("brt") => true,
+        _ => return Err(session.misuse("unsupported prefetch type")),
+    };
     let pool = one_pool(session, &operands, "missing pool name argument").await?;
-    let outcome = pool.prefetch_dedup().await;
+    let (table, outcome) = match clones {
+        true => ("block cloning", pool.prefetch_clones().await),
+        false => ("dedup", pool.prefetch_dedup().await),
+    };
     outcome.map_err(|error| {
         let name = pool.name();
-        session.fail(format!("cannot prefetch dedup table of '{name}': {error}"))
+        session.fail(format!(
+            "cannot prefetch {table} table of '{name}': {error}"
+        ))
     })
 }
 
