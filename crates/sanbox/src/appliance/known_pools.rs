@@ -308,10 +308,8 @@ impl KnownPools {
             missing_logs: policy.missing_logs,
             at_checkpoint: policy.rewind_to_checkpoint && policy.readonly,
         };
-        let pool = {
-            let _one = self.cache.lock().await;
-            self.context.engine().import(candidate, policy).await?
-        };
+        // Not with the list at hand: pools may be imported at the same time, and the engine lets each name in once.
+        let pool = self.context.engine().import(candidate, policy).await?;
         self.remember(&pool, temporary, how).await?;
         Ok(pool)
     }

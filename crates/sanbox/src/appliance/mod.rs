@@ -480,6 +480,23 @@ impl Appliance {
         ended
     }
 
+    /// Opens a pool anew that cannot be written any more: its disks hold the last complete transaction group, and its intent logs what was
+    /// acknowledged since.
+    pub(crate) async fn open_again(&self, pool: &PoolHandle) -> Result<PoolHandle, EngineError> {
+        let name = pool.name().to_owned();
+        for (dataset, _) in self.mounts.list().into_iter().rev() {
+            if pool_part(&dataset) == name {
+                // What is in use still is so by a pool that answers nothing.
+                let _ = self.mounts.unmount_name(&dataset, true).await;
+            }
+        }
+        self.services.withdraw_pool(self.engine(), &name).await?;
+        let ended = self.engine().end_pool(&name, Ending::Abandon).await;
+        self.datasets_changed().await;
+        ended?;
+        self.pool(&name).await
+    }
+
     /// What is to be done once a pool is open: in a daemon, its shares and mounts come up.
     async fn opened(&self, pool: &PoolHandle, mount: bool) {
         if !self.is_daemon() {

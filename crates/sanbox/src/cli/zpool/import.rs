@@ -293,6 +293,9 @@ fn remembered(session: &Session, file: &Path) -> Result<BTreeMap<u64, Vec<PathBu
     })
 }
 
+/// Pools that are imported or exported at the same time; each has a thread of its own, and waits for its disks.
+const AT_ONCE: usize = 8;
+
 /// Where to look for pools: what was said, else the environment, else the disks of this machine.
 fn search_places(session: &Session, given: &[PathBuf]) -> Vec<PathBuf> {
     if !given.is_empty() {
@@ -376,10 +379,17 @@ async fn import_all(session: &Session, options: &Options, candidates: Vec<Candid
         return Ok(());
     }
     let mut failed = false;
-    for candidate in candidates {
-        failed |= import_candidate(session, options, candidate, None)
-            .await
-            .is_err();
+    let mut left = candidates.into_iter();
+    loop {
+        let some: Vec<_> = left.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            break;
+        }
+        let imports = some
+            .into_iter()
+            .map(|candidate| import_candidate(session, options, candidate, None));
+        let outcomes = engine::join_all(imports).await;
+        failed |= outcomes.iter().any(Result::is_err);
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
@@ -722,30 +732,37 @@ pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.misuse("missing pool argument"));
     }
     let (pools, mut failed) = subjects(session, &names).await;
-    for pool in pools {
-        let (name, outcome) = match pool {
-            Subject::Open(pool) => {
-                let name = pool.name().to_owned();
-                let ending = Ending::Export {
-                    command: Some((session.line.clone(), session.caller.uid)),
-                };
-                let outcome = session.appliance.end_pool(&name, ending, force).await;
-                (name, outcome)
-            }
-            // Nothing is open: only the memory of it has to go.
-            Subject::Closed(cached, _) => {
-                session.appliance.forget(cached.guid).await;
-                (cached.name, Ok(()))
-            }
-        };
-        if let Err(error) = outcome {
-            session
-                .out
-                .error(format!("cannot export '{name}': {error}"));
-            failed = true;
+    let mut left = pools.into_iter();
+    loop {
+        let some: Vec<_> = left.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            break;
         }
+        let exports = some
+            .into_iter()
+            .map(|pool| export_one(session, pool, force));
+        failed |= engine::join_all(exports).await.iter().any(Result::is_err);
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+async fn export_one(session: &Session, pool: Subject, force: bool) -> Outcome {
+    let (name, outcome) = match pool {
+        Subject::Open(pool) => {
+            let name = pool.name().to_owned();
+            let ending = Ending::Export {
+                command: Some((session.line.clone(), session.caller.uid)),
+            };
+            let outcome = session.appliance.end_pool(&name, ending, force).await;
+            (name, outcome)
+        }
+        // Nothing is open: only the memory of it has to go.
+        Subject::Closed(cached, _) => {
+            session.appliance.forget(cached.guid).await;
+            (cached.name, Ok(()))
+        }
+    };
+    outcome.map_err(|error| session.fail(format!("cannot export '{name}': {error}")))
 }
 
 pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome {

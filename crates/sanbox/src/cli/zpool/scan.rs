@@ -1,5 +1,9 @@
 //! `zpool scrub`, `resilver`, `clear` and `wait`.
 
+use std::time::Duration;
+
+use engine::{EngineError, Health, PoolError, PoolHandle};
+
 use super::activity::{finish_here, is_scrubbing, vdev_guid, wait_for};
 use super::{Subject, subject, subjects, unavailable};
 use crate::cli::command::{Command, Word, options};
@@ -239,8 +243,8 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
     if dry_run {
         return Ok(());
     }
-    match pool.clear(vdev).await {
-        Ok(()) => {
+    match resume(session, pool, vdev).await {
+        Ok(pool) => {
             session.record(&pool).await;
             finish_here(session, &pool).await
         }
@@ -249,4 +253,47 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
             devices.first().unwrap_or(name)
         ))),
     }
+}
+
+/// How long a pool that was resumed may take to write what waited.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until everything is written.
+async fn written(pool: &PoolHandle) -> Result<(), EngineError> {
+    let written = tokio::time::timeout(RESUME_TIMEOUT, pool.sync()).await;
+    written.unwrap_or(Err(EngineError::Pool(PoolError::Suspended)))
+}
+
+/// Clears errors, and sees to it that a pool that was suspended is written again: one whose device lost what it had taken is opened anew.
+async fn resume(
+    session: &Session,
+    pool: PoolHandle,
+    vdev: Option<u64>,
+) -> Result<PoolHandle, EngineError> {
+    let suspended = pool.status().await?.health == Health::Suspended;
+    let mut outcome = pool.clear(vdev).await;
+    if outcome.is_ok() && suspended {
+        outcome = written(&pool).await;
+    }
+    if !matches!(outcome, Err(EngineError::Pool(PoolError::Suspended))) {
+        return outcome.map(|()| pool);
+    }
+    let status = pool.status().await?;
+    let mut tops = status.root.children.iter().filter(|top| !top.is_log);
+    if let Some(top) = tops.find(|top| !matches!(top.health, Health::Online | Health::Degraded)) {
+        return Err(EngineError::Dataset(format!(
+            "'{}' cannot be used yet ({}); attach its devices again, then run 'zpool clear {}'",
+            top.name,
+            top.health.as_str(),
+            pool.name()
+        )));
+    }
+    let pool = session.appliance.open_again(&pool).await?;
+    written(&pool).await?;
+    session.out.error(format!(
+        "note: a device of '{}' had lost what it took before it failed, so that the pool was opened anew: everything that was synced or \
+         acknowledged as stable is there, what was not is as after a power cut",
+        pool.name()
+    ));
+    Ok(pool)
 }
