@@ -294,6 +294,7 @@ mod tests {
         zfs program nt:m:j json
         zfs wait t:
         zfs rewrite rl:o:vx
+        zfs project 0Ccdkp:rs
     ";
 
     /// Commands of `zfs` that OpenZFS does not have.

@@ -1,5 +1,7 @@
 //! Remote paths: files in datasets, written `DATASET[@SNAP]:/PATH`, and how to reach them.
 
+use std::path::{Path, PathBuf};
+
 use engine::{Attr, Cred, FileType, FsError, FsHandle};
 
 use crate::cli::{Exit, Session, dataset_clause};
@@ -64,6 +66,36 @@ impl std::fmt::Display for RemotePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:/{}", self.dataset, self.path.join("/"))
     }
+}
+
+/// The file system of a path, and the path in it: `DATASET:/PATH`, or a path in a mounted file system.
+pub(crate) fn located(session: &Session, text: &str) -> Result<RemotePath, Exit> {
+    if RemotePath::parse(text).is_some() {
+        return RemotePath::of(session, text);
+    }
+    let path = session.path(text);
+    let Some((dataset, point)) = mount_of(session, &path) else {
+        return Err(session.fail(format!(
+            "failed to stat {text}: neither a path in a mounted file system nor DATASET:/PATH"
+        )));
+    };
+    let below = path.strip_prefix(&point).unwrap_or(Path::new(""));
+    let names: Option<Vec<String>> = below
+        .components()
+        .map(|part| part.as_os_str().to_str().map(str::to_owned))
+        .collect();
+    let path = names
+        .ok_or_else(|| session.fail(format!("failed to stat {text}: {}", FsError::Invalid)))?;
+    Ok(RemotePath { dataset, path })
+}
+
+/// The mounted file system that a path lies in, and where that is mounted.
+pub(crate) fn mount_of(session: &Session, path: &Path) -> Option<(String, PathBuf)> {
+    let mounted = session.appliance.mounts().list();
+    let holding = mounted
+        .into_iter()
+        .filter(|(_, point)| path.starts_with(point));
+    holding.max_by_key(|(_, point)| point.components().count())
 }
 
 /// Follows a path from the root. Symbolic links on the way are followed within the file system;

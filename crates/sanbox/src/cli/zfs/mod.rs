@@ -12,6 +12,7 @@ pub(super) mod keys;
 mod list;
 mod mount;
 mod program;
+mod project;
 mod receive;
 mod redact;
 mod rewrite;
@@ -60,7 +61,7 @@ pub(crate) const TABLE: Table = &[
         entry!(userspace::GROUPSPACE, userspace::run),
         entry!(userspace::PROJECTSPACE, userspace::run),
     ],
-    &[entry!(unsupported::PROJECT)],
+    &[entry!(project::PROJECT, project::run)],
     &[
         entry!(mount::MOUNT, mount::mount),
         entry!(mount::UNMOUNT, mount::unmount),

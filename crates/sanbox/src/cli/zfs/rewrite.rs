@@ -8,7 +8,7 @@ use engine::{Attr, Cred, FileType, FsError, FsHandle, VolumeHandle};
 
 use crate::cli::command::{Command, Word, options};
 use crate::cli::sanbox::directory::entries;
-use crate::cli::sanbox::remote_path::{RemotePath, walk};
+use crate::cli::sanbox::remote_path::{RemotePath, mount_of, walk};
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
 
 options! {
@@ -104,7 +104,7 @@ impl Rewrite<'_> {
             return self.tree(&fs, attr, PathBuf::from(operand)).await;
         }
         let path = self.session.path(operand);
-        let Some((dataset, point)) = self.mount_of(&path) else {
+        let Some((dataset, point)) = mount_of(self.session, &path) else {
             return self.volume(operand).await;
         };
         let below = path.strip_prefix(&point).unwrap_or(Path::new(""));
@@ -137,15 +137,6 @@ impl Rewrite<'_> {
             failed |= self.tree(&fs, attr, point).await.is_err();
         }
         if failed { Err(Exit(1)) } else { Ok(()) }
-    }
-
-    /// The mounted file system that a path lies in, and where that is mounted.
-    fn mount_of(&self, path: &Path) -> Option<(String, PathBuf)> {
-        let mounted = self.session.appliance.mounts().list();
-        let holding = mounted
-            .into_iter()
-            .filter(|(_, point)| path.starts_with(point));
-        holding.max_by_key(|(_, point)| point.components().count())
     }
 
     fn complaint(&self, what: impl std::fmt::Display, error: impl std::fmt::Display) -> Exit {

@@ -2,19 +2,6 @@
 
 use crate::cli::command::{Command, Word};
 
-/// The declaration of `zfs project`.
-pub(super) const PROJECT: Command = Command {
-    name: "project",
-    summary: "set the project of files",
-    usage: "\tproject [-d|-r] <directory|file ...>\n\
-         \tproject -c [-0] [-d|-r] [-p id] <directory|file ...>\n\
-         \tproject -C [-k] [-r] <directory ...>\n\
-         \tproject [-p id] [-r] [-s] <directory ...>\n",
-    says_missing: false,
-    words: &[Word::Text],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs zone`.
 pub(super) const ZONE: Command = Command {
     name: "zone",
