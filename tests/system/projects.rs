@@ -60,7 +60,10 @@ fn projects_are_set_listed_checked_and_cleared() {
         "zfs set projectquota@100=2M tank/fs; zpool sync tank; \
          sanbox put f tank/fs:/d/more; echo $?; sanbox put f tank/fs:/more; echo $?",
     );
-    assert!(full.contains("uota") && full.ends_with("1\n0\n"), "{full}");
+    assert!(
+        full.contains("disk quota exceeded") && full.starts_with("1\n0\n"),
+        "{full}"
+    );
     let cleared = place.run("zfs set projectquota@100=none tank/fs; zfs project -C -k -r tank/fs:/d; zfs project -d tank/fs:/d; \
          zfs project -C -r tank/fs:/d; zfs project -d tank/fs:/d");
     assert_eq!(cleared, "  100 - tank/fs:/d\n    0 - tank/fs:/d\n");

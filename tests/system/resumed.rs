@@ -35,7 +35,7 @@ fn a_device_that_lost_a_flush_is_used_again_after_clear() {
         let health = place.run("zpool get -Hpo value health tank");
         assert_eq!(health, "SUSPENDED\n", "round {round}");
         let cleared = place.run("zinject -c all; timeout 100 zpool clear tank; echo $?");
-        assert!(cleared.ends_with("\n0\n") || cleared == "0\n", "{cleared}");
+        assert!(cleared.contains("\n0\n"), "{cleared}");
         works(&mut place);
     }
     place.stop();
