@@ -762,7 +762,7 @@ fn a_disk_that_goes_is_one_alert_until_it_is_back() {
             .lines()
             .filter(|line| !line.starts_with("webhook"))
             .count(),
-        10,
+        14,
         "{checks}"
     );
     place.stop();

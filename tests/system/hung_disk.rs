@@ -48,6 +48,7 @@ const PAGES: &[&str] = &[
     "/api/v1/audit",
     "/api/v1/alerts",
     "/api/v1/checks",
+    "/api/v1/trash",
     "/api/v1/policies",
     "/api/v1/policies/preview?dataset=hung/fs&policy=daily=7",
     "/api/v1/policies/preview?dataset=fine/fs&policy=daily=7",

@@ -180,7 +180,14 @@ pub const RULES: &[Rule] = {
             OPERATOR,
             Changes,
             Refused,
-            &["immutable", "policy", "replication", "restore", "target"],
+            &[
+                "immutable",
+                "policy",
+                "replication",
+                "restore",
+                "target",
+                "trash",
+            ],
         ),
         rule(
             "sanbox",
@@ -188,8 +195,8 @@ pub const RULES: &[Rule] = {
             Changes,
             Refused,
             &[
-                "alert", "itadm", "log", "ls", "mkdir", "peer", "rm", "sbdadm", "stmfadm", "tune",
-                "zinject",
+                "alert", "checks", "itadm", "log", "ls", "mkdir", "peer", "rm", "sbdadm",
+                "stmfadm", "tune", "zinject",
             ],
         ),
         rule("sanbox", None, Changes, Refused, &["config", "put", "user"]),
@@ -352,7 +359,7 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
     let lists = arguments.iter().take(2).any(|word| {
         matches!(
             word.as_str(),
-            "groups" | "list" | "preview" | "sessions" | "show"
+            "groups" | "history" | "list" | "preview" | "sessions" | "show"
         ) || word.starts_with("list-")
     });
     match tool {
@@ -369,7 +376,11 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
 /// Whether a command of our own that has parts is one of those that only look.
 fn is_look(arguments: &[String]) -> bool {
     let words: Vec<&str> = arguments.iter().take(3).map(String::as_str).collect();
-    words[..] == ["user", "key", "list"] || words[..] == ["zinject"]
+    // Without further words they list.
+    matches!(
+        words[..],
+        ["user", "key", "list"] | ["zinject" | "checks" | "trash"]
+    )
 }
 
 /// Whether a `zfs destroy` only says what it would do.
@@ -489,6 +500,10 @@ mod tests {
                 Some(Role::Operator),
                 true,
             ),
+            ("sanbox", "checks", Some(Role::Owner), false),
+            ("sanbox", "checks off clock", Some(Role::Owner), true),
+            ("sanbox", "trash", Some(Role::Operator), false),
+            ("sanbox", "trash empty -a", Some(Role::Operator), true),
             ("sanbox", "tune", Some(Role::Owner), true),
             ("sanbox", "log nfs=debug", Some(Role::Owner), true),
             ("sanbox", "config export", None, true),

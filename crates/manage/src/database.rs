@@ -69,6 +69,12 @@ const LATER_TABLES: &str = "
         job TEXT NOT NULL, began INTEGER NOT NULL, ended INTEGER NOT NULL, runs INTEGER NOT NULL, snapshots INTEGER NOT NULL,
         bytes INTEGER NOT NULL, cause TEXT, problem TEXT, PRIMARY KEY (job, began)
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS check_setting (name TEXT PRIMARY KEY, is_on INTEGER NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS check_run (
+        name TEXT NOT NULL, began INTEGER NOT NULL, ended INTEGER NOT NULL, runs INTEGER NOT NULL, found INTEGER NOT NULL, error TEXT,
+        PRIMARY KEY (name, began)
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS noted_time (name TEXT PRIMARY KEY, time INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS audit (
         id INTEGER PRIMARY KEY, time INTEGER NOT NULL, user TEXT NOT NULL, origin TEXT NOT NULL, event TEXT NOT NULL
     ) STRICT;
@@ -174,6 +180,31 @@ impl Database {
         let _ = self.queue.try_send(Box::new(move |connection| {
             let _ = work(connection);
         }));
+    }
+
+    /// Notes when something of this name was done, in seconds since 1970; dropped when too much waits.
+    pub fn note_time(&self, name: &'static str, time: u64) {
+        self.record(move |sql| {
+            let noted = "INSERT OR REPLACE INTO noted_time VALUES (?1, ?2)";
+            sql.execute(noted, rusqlite::params![name, time])
+                .map(|_| ())
+        });
+    }
+
+    /// Returns when something of this name was done last, in seconds since 1970, if it was noted.
+    ///
+    /// # Errors
+    /// SQLite's, or no answer in time.
+    pub async fn noted_time(&self, name: &'static str) -> Result<Option<u64>, DatabaseError> {
+        let read = self.call(move |sql| {
+            if !has_table(sql, "noted_time")? {
+                return Ok(None);
+            }
+            let mut rows = sql.prepare("SELECT time FROM noted_time WHERE name = ?1")?;
+            let mut times = rows.query_map([name], |row| row.get(0))?;
+            times.next().transpose()
+        });
+        read.await
     }
 }
 

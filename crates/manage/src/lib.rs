@@ -30,3 +30,4 @@ pub mod silence;
 pub mod state;
 pub mod targets;
 pub mod terminal;
+pub mod trash;

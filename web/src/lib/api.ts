@@ -193,8 +193,12 @@ export type Alert = {
   opened: number;
   seen: number;
   cleared: number | null;
+  etag: string;
 };
-export type Check = { name: string; about: string; interval: number; ran: number | null; took_ms: number; found: number; error: string | null };
+export type Check = { name: string; about: string; on: boolean; interval: number; ran: number | null; took_ms: number; found: number; error: string | null };
+export type CheckRuns = { from: number; to: number; runs: number; found: number; error: string | null };
+export type TrashEntry = { dataset: string; from: string; by: string; until: number | null; used_bytes: number };
+export type TrashList = { entries: TrashEntry[]; unanswered: string[] };
 export type Channel = { name: string; sent: number; last_sent: number | null; error: string | null; waiting: number; dropped: number };
 export type HistoryBy = 'phase' | 'client' | 'dataset' | 'protocol' | 'pool' | 'vdev' | 'disk';
 export type Counts = { requests: number; waited: number; wait_ns: number; read_bytes: number; written_bytes: number; p50_us: number; p99_us: number };
@@ -337,7 +341,7 @@ export async function ask<T>(method: string, path: string, body?: unknown, more:
   }
   // What a resource is at the moment, for a change of it: `If-Match`.
   const etag = response.headers.get('ETag');
-  return (etag && value && typeof value === 'object' && !Array.isArray(value) ? { ...value, etag } : value) as T;
+  return (etag && value && typeof value === 'object' ? Object.assign(value, { etag }) : value) as T;
 }
 
 /** Sends a file; `onprogress` gets the bytes sent so far. Throws ApiError. */

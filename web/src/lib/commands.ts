@@ -6,7 +6,7 @@ import { ask, get, type Job, type JobOutput } from './api';
 export type Command = {
   tool: string;
   words: string[];
-  /** It is given only while this dataset is set as it was when it was looked at. */
+  /** It is given only while this dataset, or what this path of the API shows, is as it was when it was looked at. */
   about?: string;
   etag?: string;
   /** What it reads: a key. It is no part of the command line. */

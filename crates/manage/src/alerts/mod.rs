@@ -5,17 +5,20 @@
 //! acknowledge it, or mute it for a time. All are in memory, and in the database as far as its disk takes them.
 
 pub mod channel;
+pub mod checks;
 pub mod forms;
 pub mod rules;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::params;
 use serde::Serialize;
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 use utoipa::ToSchema;
 
+use self::checks::CheckTable;
+pub use self::checks::{CheckResult, CheckRuns, CheckView};
 use crate::database::{self, Database, DatabaseError};
 use crate::jobs::{Jobs, Notice};
 
@@ -148,25 +151,6 @@ pub enum Message {
     Test(Option<String>),
 }
 
-/// A check, and how its last run went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct CheckView {
-    /// Name.
-    pub name: String,
-    /// What it looks at.
-    pub about: String,
-    /// Seconds between two runs.
-    pub interval: u64,
-    /// Its last run, seconds since 1970; none before the first.
-    pub ran: Option<u64>,
-    /// How long that took, in milliseconds.
-    pub took_ms: u64,
-    /// Conditions that it found.
-    pub found: u64,
-    /// Why it could not be run to its end.
-    pub error: Option<String>,
-}
-
 /// How a channel does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ChannelView {
@@ -184,14 +168,14 @@ pub struct ChannelView {
     pub dropped: u64,
 }
 
-#[derive(Default)]
 struct AlertTable {
     /// By key.
     active: BTreeMap<String, Alert>,
     cleared: VecDeque<Alert>,
     last: u64,
-    /// By name.
-    checks: BTreeMap<String, CheckView>,
+    checks: CheckTable,
+    /// Checks that are to run at once.
+    wanted: BTreeSet<String>,
     /// What each check found in its last run.
     found: BTreeMap<String, Vec<Condition>>,
     channels: BTreeMap<String, ChannelView>,
@@ -203,6 +187,8 @@ pub struct Alerts {
     database: Database,
     jobs: Arc<Jobs>,
     messages: broadcast::Sender<Message>,
+    /// A check is wanted at once.
+    wake: Notify,
 }
 
 impl Alerts {
@@ -211,8 +197,18 @@ impl Alerts {
     /// # Errors
     /// The database gives no answer.
     pub async fn open(database: Database, jobs: Arc<Jobs>) -> Result<Arc<Self>, DatabaseError> {
-        let mut table = AlertTable::default();
-        for alert in database.call(|sql| load(sql)).await? {
+        let read = |sql: &mut rusqlite::Connection| Ok((load(sql)?, CheckTable::load(sql)?));
+        let (alerts, checks) = database.call(read).await?;
+        let mut table = AlertTable {
+            active: BTreeMap::new(),
+            cleared: VecDeque::new(),
+            last: 0,
+            checks,
+            wanted: BTreeSet::new(),
+            found: BTreeMap::new(),
+            channels: BTreeMap::new(),
+        };
+        for alert in alerts {
             table.last = table.last.max(alert.id);
             match alert.state {
                 AlertState::Cleared => table.cleared.push_back(alert),
@@ -226,6 +222,7 @@ impl Alerts {
             database,
             jobs,
             messages: broadcast::channel(MESSAGES_MAX).0,
+            wake: Notify::new(),
         }))
     }
 
@@ -235,17 +232,17 @@ impl Alerts {
         self.messages.subscribe()
     }
 
-    /// Takes what a check found at `now`, in seconds since 1970, in place of what it found before.
-    pub fn checked(&self, view: CheckView, found: Vec<Condition>, now: u64) {
+    /// Takes what the check of a name found at `now`, in seconds since 1970, in place of what it found before.
+    pub fn checked(&self, name: &str, result: CheckResult, found: Vec<Condition>, now: u64) {
         let mut changed = Vec::new();
         let mut told = Vec::new();
-        {
+        let runs = {
             let mut table = self.table();
-            // A check that failed says nothing of what it found before.
-            if view.error.is_none() {
-                table.found.insert(view.name.clone(), found);
+            // A check that failed says nothing of what it found before, and one that was turned off meanwhile nothing at all.
+            if result.error.is_none() && table.checks.view(name).is_some_and(|view| view.on) {
+                table.found.insert(name.to_owned(), found);
             }
-            table.checks.insert(view.name.clone(), view);
+            let runs = table.checks.note(name, result, now);
             let conditions: BTreeMap<String, Condition> = table
                 .found
                 .values()
@@ -256,6 +253,12 @@ impl Alerts {
                 table.hold(condition, now, &mut changed, &mut told);
             }
             table.clear_old(now, &mut changed, &mut told);
+            runs
+        };
+        if !runs.is_empty() {
+            let name = name.to_owned();
+            self.database
+                .record(move |sql| checks::store(sql, &name, &runs));
         }
         for alert in changed {
             self.store(&alert);
@@ -287,7 +290,60 @@ impl Alerts {
     /// Returns the checks in the order of their names.
     #[must_use]
     pub fn checks(&self) -> Vec<CheckView> {
-        self.table().checks.values().cloned().collect()
+        self.table().checks.views()
+    }
+
+    /// Returns the check of a name.
+    #[must_use]
+    pub fn check(&self, name: &str) -> Option<CheckView> {
+        self.table().checks.view(name).cloned()
+    }
+
+    /// Returns how the runs of a check went, the newest first; `None` when there is none of this name.
+    #[must_use]
+    pub fn check_runs(&self, name: &str) -> Option<Vec<CheckRuns>> {
+        self.table().checks.runs(name)
+    }
+
+    /// Turns a check on or off: the alerts of one that is off are cleared. Returns whether there is one of this name.
+    #[must_use]
+    pub fn turn_check(&self, name: &str, on: bool) -> bool {
+        {
+            let mut table = self.table();
+            if !table.checks.turn(name, on) {
+                return false;
+            }
+            if !on {
+                table.found.remove(name);
+            }
+        }
+        let name = name.to_owned();
+        self.database
+            .record(move |sql| checks::store_setting(sql, &name, on));
+        true
+    }
+
+    /// Has a check run at once, one that is off too. Returns whether there is one of this name.
+    #[must_use]
+    pub fn want_check(&self, name: &str) -> bool {
+        let mut table = self.table();
+        let known = table.checks.view(name).is_some();
+        if known {
+            table.wanted.insert(name.to_owned());
+            self.wake.notify_one();
+        }
+        known
+    }
+
+    /// Returns the checks that are to run at once, and forgets that they are.
+    #[must_use]
+    pub fn take_wanted_checks(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.table().wanted)
+    }
+
+    /// Waits until a check is wanted at once.
+    pub async fn check_wanted(&self) {
+        self.wake.notified().await;
     }
 
     /// Returns the channels in the order of their names.
@@ -537,18 +593,6 @@ mod tests {
         }
     }
 
-    fn check(name: &str) -> CheckView {
-        CheckView {
-            name: name.to_owned(),
-            about: String::new(),
-            interval: 10,
-            ran: None,
-            took_ms: 0,
-            found: 0,
-            error: None,
-        }
-    }
-
     async fn opened(directory: &tempfile::TempDir) -> Arc<Alerts> {
         let (database, _) = Database::open(directory.path().join("state.db"))
             .await
@@ -564,31 +608,51 @@ mod tests {
         let mut messages = alerts.messages();
         let found = |severity, fact: &str| vec![condition("pool/tank", severity, fact)];
         for (second, fact) in (0..40).zip(["1 error", "2 errors"].iter().cycle()) {
-            alerts.checked(check("pools"), found(Severity::Warning, fact), second);
+            alerts.checked(
+                "pools",
+                CheckResult::default(),
+                found(Severity::Warning, fact),
+                second,
+            );
         }
         assert!(matches!(messages.try_recv(), Ok(Message::Opened(_))));
         assert!(messages.try_recv().is_err());
         let alert = alerts.acknowledge(1, "ann").expect("there");
         assert_eq!((alert.id, alert.opened, alert.seen), (1, 0, 39));
         // Worse than what was acknowledged.
-        alerts.checked(check("pools"), found(Severity::Critical, "gone"), 1000);
+        alerts.checked(
+            "pools",
+            CheckResult::default(),
+            found(Severity::Critical, "gone"),
+            1000,
+        );
         assert!(matches!(messages.try_recv(), Ok(Message::Opened(_))));
         assert_eq!(alerts.list(false)[0].state, AlertState::Open);
         // It comes and goes: still one.
-        alerts.checked(check("pools"), Vec::new(), 1010);
-        alerts.checked(check("pools"), found(Severity::Critical, "gone"), 1020);
-        let failed = CheckView {
+        alerts.checked("pools", CheckResult::default(), Vec::new(), 1010);
+        alerts.checked(
+            "pools",
+            CheckResult::default(),
+            found(Severity::Critical, "gone"),
+            1020,
+        );
+        let failed = CheckResult {
             error: Some("no answer".to_owned()),
-            ..check("pools")
+            ..CheckResult::default()
         };
-        alerts.checked(failed, Vec::new(), 1100);
+        alerts.checked("pools", failed, Vec::new(), 1100);
         assert_eq!(alerts.list(false).len(), 1);
-        alerts.checked(check("pools"), Vec::new(), 1200);
+        alerts.checked("pools", CheckResult::default(), Vec::new(), 1200);
         assert!(matches!(messages.try_recv(), Ok(Message::Cleared(_))));
         assert!(alerts.list(false).is_empty());
         let over = alerts.list(true);
         assert_eq!((over.len(), over[0].cleared), (1, Some(1200)));
-        alerts.checked(check("pools"), found(Severity::Info, "again"), 1300);
+        alerts.checked(
+            "pools",
+            CheckResult::default(),
+            found(Severity::Info, "again"),
+            1300,
+        );
         assert_eq!(alerts.list(false)[0].id, 2);
         alerts.database.call(|_| Ok(())).await.expect("stored");
         let alerts = opened(&directory).await;
@@ -600,19 +664,46 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let alerts = opened(&directory).await;
         let found = || vec![condition("disk/a", Severity::Warning, "slow")];
-        alerts.checked(check("disks"), found(), 0);
+        alerts.checked("slow-disks", CheckResult::default(), found(), 0);
         let mut messages = alerts.messages();
         assert!(alerts.mute(9, "ann", None).is_none());
         let muted = alerts.mute(1, "ann", Some(50)).expect("there");
         assert_eq!(muted.state, AlertState::Muted);
-        alerts.checked(check("disks"), found(), 49);
+        alerts.checked("slow-disks", CheckResult::default(), found(), 49);
         assert_eq!(alerts.list(false)[0].state, AlertState::Muted);
-        alerts.checked(check("disks"), found(), 50);
+        alerts.checked("slow-disks", CheckResult::default(), found(), 50);
         assert_eq!(alerts.list(false)[0].state, AlertState::Open);
         let _ = alerts.mute(1, "ann", None).expect("there");
-        alerts.checked(check("disks"), Vec::new(), 100);
+        alerts.checked("slow-disks", CheckResult::default(), Vec::new(), 100);
         assert!(messages.try_recv().is_err());
         assert!(alerts.list(false).is_empty());
         assert!(!alerts.test(None));
+    }
+
+    #[tokio::test]
+    async fn a_check_that_is_off_has_no_alerts_and_stays_off() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let alerts = opened(&directory).await;
+        let found = || vec![condition("clock", Severity::Warning, "behind")];
+        alerts.checked("clock", CheckResult::default(), found(), 0);
+        assert_eq!(alerts.list(false).len(), 1);
+        assert!(alerts.turn_check("clock", false) && !alerts.turn_check("none", true));
+        alerts.checked("memory", CheckResult::default(), Vec::new(), 100);
+        assert!(alerts.list(false).is_empty());
+        // One that was under way when it was turned off.
+        alerts.checked("clock", CheckResult::default(), found(), 110);
+        assert!(alerts.list(false).is_empty());
+        assert!(alerts.want_check("clock") && !alerts.want_check("none"));
+        alerts.check_wanted().await;
+        assert_eq!(alerts.take_wanted_checks().len(), 1);
+        assert!(alerts.take_wanted_checks().is_empty());
+        alerts.database.call(|_| Ok(())).await.expect("stored");
+        let alerts = opened(&directory).await;
+        let clock = alerts.check("clock").expect("a check");
+        // What only grew is written by the hour.
+        assert_eq!((clock.on, clock.ran), (false, Some(0)));
+        let runs = alerts.check_runs("clock").expect("a check");
+        assert_eq!((runs.len(), runs[0].runs, runs[0].from), (1, 1, 0));
+        assert!(!alerts.check("config-backup").expect("a check").on);
     }
 }

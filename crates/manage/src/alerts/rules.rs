@@ -18,6 +18,14 @@ const SCRUB_SECONDS: u64 = 35 * 86_400;
 const CERTIFICATE_SECONDS: u64 = 21 * 86_400;
 /// Seconds after which replication that fails, and may go on by itself, is told of.
 const REPLICATION_SECONDS: u64 = 900;
+/// Seconds for which a snapshot may be due: policies are looked at each 15 s, and a pool that is slow takes its time.
+const SCHEDULE_SECONDS: u64 = 600;
+/// Seconds that every copy may be old.
+const LAG_SECONDS: u64 = 600;
+/// Free bytes at which a disk has room for the state directory, however large it is.
+const STATE_BYTES: u64 = 256 << 20;
+/// Seconds after which the settings should be exported again.
+const EXPORT_SECONDS: u64 = 30 * 86_400;
 /// Percent of the memory ceiling that the process should stay below.
 const MEMORY_PERCENT: u64 = 97;
 
@@ -426,6 +434,102 @@ pub fn state_disk(why: &str) -> Condition {
     )
 }
 
+/// Snapshots of a policy that are due and are not taken, for `seconds`; or a policy that cannot be read, with why.
+#[must_use]
+pub fn schedule(dataset: &str, seconds: u64, unreadable: Option<&str>) -> Option<Condition> {
+    if unreadable.is_none() && seconds < SCHEDULE_SECONDS {
+        return None;
+    }
+    let fact = match unreadable {
+        Some(why) => format!("The policy of '{dataset}' cannot be read: {why}"),
+        None => format!(
+            "A snapshot of '{dataset}' has been due for {} minutes and is not taken.",
+            seconds / 60
+        ),
+    };
+    Some(condition(
+        format!("schedule/{dataset}"),
+        Severity::Warning,
+        dataset,
+        [
+            fact,
+            "What is changed or deleted there meanwhile cannot be taken back; the snapshots that exist are safe."
+                .to_owned(),
+            format!("'sanbox policy show {dataset}' and the daemon's log say why; 'sanbox policy set' writes a policy anew."),
+        ],
+    ))
+}
+
+/// A copy that is `lag` seconds old, of a job that is to make it each `interval` seconds.
+#[must_use]
+pub fn replication_lag(job: &str, lag: u64, interval: u64) -> Option<Condition> {
+    if lag < interval.saturating_mul(3).max(LAG_SECONDS) {
+        return None;
+    }
+    Some(condition(
+        format!("replication/{job}/lag"),
+        Severity::Warning,
+        job,
+        [
+            format!(
+                "The copy that the job '{job}' makes is {} minutes old.",
+                lag / 60
+            ),
+            "If the source were lost now, what was written since then would be.".to_owned(),
+            format!(
+                "'sanbox replication show {job}' says what it does: a bandwidth or a window that is too small, or no runs."
+            ),
+        ],
+    ))
+}
+
+/// Room on the disk of the state directory, in bytes.
+#[must_use]
+pub fn state_space(free: u64, size: u64) -> Option<Condition> {
+    if free >= STATE_BYTES || free * 20 >= size {
+        return None;
+    }
+    Some(condition(
+        "state/space".to_owned(),
+        Severity::Warning,
+        "state directory",
+        [
+            format!(
+                "The disk of the state directory has {} MiB of {} MiB left.",
+                free >> 20,
+                size >> 20
+            ),
+            "When it is full the history, jobs and alerts are kept in memory alone, and settings cannot be changed. Pools go on."
+                .to_owned(),
+            "Make room on it: old logs and files of others, most often.".to_owned(),
+        ],
+    ))
+}
+
+/// When the settings were exported last; both in seconds since 1970.
+#[must_use]
+pub fn config_backup(last: Option<u64>, now: u64) -> Option<Condition> {
+    let since = last.map(|last| now.saturating_sub(last));
+    if since.is_some_and(|since| since < EXPORT_SECONDS) {
+        return None;
+    }
+    let fact = match since {
+        Some(since) => format!("The settings were exported {} days ago.", since / 86_400),
+        None => "The settings were never exported.".to_owned(),
+    };
+    Some(condition(
+        "config-backup".to_owned(),
+        Severity::Info,
+        "settings",
+        [
+            fact,
+            "If the disk of the state directory is lost, targets, users, jobs and policies have to be set anew; pools are not touched."
+                .to_owned(),
+            "'sanbox config export > FILE', and keep the file elsewhere.".to_owned(),
+        ],
+    ))
+}
+
 /// A disk that `sanbox why` calls slow.
 #[must_use]
 pub fn slow_disk(disk: &str, sentence: &str) -> Condition {
@@ -571,5 +675,36 @@ mod tests {
         assert!(clock(now, now + 10).is_none());
         assert!(clock(now, now + 86_400).is_some_and(|found| found.fact.contains("24 hours")));
         assert!(memory(50, 100).is_none() && memory(98, 100).is_some() && memory(1, 0).is_none());
+        assert!(
+            state_space(1 << 30, 1 << 40).is_none() && state_space(100 << 20, 200 << 20).is_none()
+        );
+        assert!(
+            state_space(100 << 20, 100 << 30).is_some_and(|found| found.fact.contains("100 MiB"))
+        );
+        assert!(config_backup(Some(now - 86_400), now).is_none());
+        let old = config_backup(Some(now - 40 * 86_400), now);
+        assert!(old.is_some_and(|found| found.fact.contains("40 days")));
+        assert!(config_backup(None, now).is_some());
+    }
+
+    #[test]
+    fn what_is_late_is_told_after_a_while() {
+        assert!(schedule("tank/a", 599, None).is_none());
+        let late = schedule("tank/a", 3600, None).expect("late");
+        assert!(late.fact.contains("60 minutes"), "{}", late.fact);
+        let broken = schedule("tank/a", 0, Some("'x' is no class")).expect("told");
+        assert!(broken.fact.ends_with("'x' is no class"), "{}", broken.fact);
+        for (lag, interval, told) in [
+            (500, 60, false),
+            (700, 60, true),
+            (700, 900, false),
+            (2700, 900, true),
+        ] {
+            assert_eq!(
+                replication_lag("vm", lag, interval).is_some(),
+                told,
+                "{lag}"
+            );
+        }
     }
 }

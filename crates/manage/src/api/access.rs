@@ -130,6 +130,11 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Role(Role::Owner),
     ),
     (Method::GET, "/api/v1/checks", Access::Role(Role::Viewer)),
+    (
+        Method::GET,
+        "/api/v1/checks/{name}/history",
+        Access::Role(Role::Viewer),
+    ),
     (Method::GET, "/api/v1/policies", Access::Role(Role::Viewer)),
     (
         Method::GET,
@@ -185,6 +190,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/peers/{name}",
         Access::Role(Role::Owner),
     ),
+    (Method::GET, "/api/v1/trash", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/settings", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (

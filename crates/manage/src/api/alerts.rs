@@ -7,9 +7,9 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Body, Peer, Problem, Shared};
+use super::{Body, Peer, Problem, Shared, versions};
 use crate::accounts::SessionUser;
-use crate::alerts::{Alert, ChannelView, CheckView};
+use crate::alerts::{Alert, AlertState, ChannelView, CheckRuns, CheckView, Severity};
 use crate::database::seconds_since_epoch;
 
 /// Which alerts.
@@ -19,6 +19,60 @@ use crate::database::seconds_since_epoch;
 pub(super) struct AlertQuery {
     /// Those that are over, too.
     all: Option<bool>,
+}
+
+/// An alert, and the tag for changes of it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AlertView {
+    /// Number: later alerts have higher ones.
+    id: u64,
+    /// What it is about: there is one alert of a key at a time.
+    key: String,
+    /// How bad it is.
+    severity: Severity,
+    /// Pool, disk, job or other thing.
+    subject: String,
+    /// What is the case.
+    fact: String,
+    /// What it means for the data.
+    effect: String,
+    /// What to do.
+    next_step: String,
+    /// What became of it.
+    state: AlertState,
+    /// Who acknowledged or muted it.
+    by: Option<String>,
+    /// Until when it is muted, seconds since 1970.
+    muted_until: Option<u64>,
+    /// Begin, seconds since 1970.
+    opened: u64,
+    /// When its condition held last, seconds since 1970.
+    seen: u64,
+    /// End, seconds since 1970.
+    cleared: Option<u64>,
+    /// For `If-Match`: it changes with what became of the alert.
+    etag: String,
+}
+
+impl From<Alert> for AlertView {
+    fn from(alert: Alert) -> Self {
+        Self {
+            etag: versions::alert_tag(&alert),
+            id: alert.id,
+            key: alert.key,
+            severity: alert.severity,
+            subject: alert.subject,
+            fact: alert.fact,
+            effect: alert.effect,
+            next_step: alert.next_step,
+            state: alert.state,
+            by: alert.by,
+            muted_until: alert.muted_until,
+            opened: alert.opened,
+            seen: alert.seen,
+            cleared: alert.cleared,
+        }
+    }
 }
 
 /// How long an alert is muted.
@@ -54,13 +108,14 @@ fn no_alert() -> Problem {
 
 /// Lists the alerts whose conditions hold, the worst first, and with `all` behind them those that are over.
 #[utoipa::path(get, path = "/api/v1/alerts", params(AlertQuery),
-    responses((status = 200, body = Vec<Alert>), (status = 400, body = Problem)))]
+    responses((status = 200, body = Vec<AlertView>), (status = 400, body = Problem)))]
 pub(super) async fn list_alerts(
     State(api): Shared,
     asked: Result<Query<AlertQuery>, QueryRejection>,
-) -> Result<Json<Vec<Alert>>, Problem> {
+) -> Result<Json<Vec<AlertView>>, Problem> {
     let Query(asked) = asked.map_err(|error| Problem::bad_request(error.body_text()))?;
-    Ok(Json(api.alerts.list(asked.all.unwrap_or(false))))
+    let alerts = api.alerts.list(asked.all.unwrap_or(false)).into_iter();
+    Ok(Json(alerts.map(AlertView::from).collect()))
 }
 
 /// Acknowledges an alert.
@@ -142,4 +197,17 @@ pub(super) async fn list_checks(State(api): Shared) -> Json<ChecksView> {
         checks: api.alerts.checks(),
         channels: api.alerts.channels(),
     })
+}
+
+/// How the runs of a check went, the newest first; those that found the same, one after the other, are one entry. Commands turn a check on
+/// and off, and have it run: `sanbox checks`.
+#[utoipa::path(get, path = "/api/v1/checks/{name}/history", params(("name" = String, Path)),
+    responses((status = 200, body = Vec<CheckRuns>), (status = 404, body = Problem)))]
+pub(super) async fn check_history(
+    State(api): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<CheckRuns>>, Problem> {
+    let runs = api.alerts.check_runs(&name);
+    runs.map(Json)
+        .ok_or_else(|| Problem::not_found(format!("there is no check '{name}'")))
 }

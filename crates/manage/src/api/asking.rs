@@ -65,6 +65,20 @@ impl Asking {
         }
     }
 
+    /// As [`Self::ask`], of one of several pools on a page: none when it does not answer. A large pool on a busy machine takes its time; one whose
+    /// disk hangs is not waited for.
+    pub(super) async fn ask_of_many<T, Q>(
+        &self,
+        pool: &PoolHandle,
+        question: impl FnOnce(PoolHandle) -> Q,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        Q: Future<Output = Result<T, EngineError>> + Send + 'static,
+    {
+        self.ask(pool, pool.name(), question).await.ok()
+    }
+
     /// Ends when disks of the pool have requests and complete none of them, with their names; with none when the pool does not even tell
     /// its counters.
     async fn silence(&self, pool: &PoolHandle) -> Vec<String> {

@@ -20,6 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use zeroize::Zeroizing;
 
 use super::live::Sampler;
+use super::versions::{self, Subject};
 use super::{Api, Body, Peer, Problem, Shared, datasets};
 use crate::accounts::{Role, SessionUser};
 use crate::database::seconds_since_epoch;
@@ -44,7 +45,7 @@ pub(super) struct Command {
     tool: String,
     /// What follows the tool's name, word by word.
     arguments: Vec<String>,
-    /// The dataset that the header `If-Match` is about.
+    /// What the header `If-Match` is about: a dataset, or the path of what else is shown with a tag, such as `/api/v1/targets`.
     about: Option<String>,
     /// What the command reads, of commands that ask for the key of a dataset: a passphrase or a hexadecimal key. It is kept nowhere.
     #[schema(value_type = Option<String>)]
@@ -124,7 +125,7 @@ fn is_theirs(user: &SessionUser, job: &JobView) -> Result<(), Problem> {
 }
 
 /// Gives a command: the same as in a shell. It becomes a job. What a role may do: a viewer looks, an operator changes datasets,
-/// snapshots and shares, an owner everything. With `about` and the header `If-Match` it is given only while the dataset is set as it was
+/// snapshots and shares, an owner everything. With `about` and the header `If-Match` it is given only while that is set as it was
 /// when it was looked at.
 #[utoipa::path(post, path = "/api/v1/commands", request_body = Command,
     responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 412, body = Problem), (status = 422, body = Problem),
@@ -136,16 +137,16 @@ pub(super) async fn give_command(
     headers: HeaderMap,
     Body(command): Body<Command>,
 ) -> Result<Response, Problem> {
-    if let Some(wanted) = headers.get(header::IF_MATCH) {
+    if headers.contains_key(header::IF_MATCH) {
         let Some(about) = &command.about else {
-            return Err(Problem::bad_request("If-Match needs `about`, a dataset"));
+            return Err(Problem::bad_request("If-Match needs `about`"));
         };
-        let current = datasets::current_etag(&api, &user, about).await?;
-        let wanted = wanted.to_str().unwrap_or_default();
-        if !wanted.split(',').any(|tag| tag.trim() == current) {
-            let detail = format!("'{about}' was changed meanwhile: look at it again");
-            return Err(Problem::new(StatusCode::PRECONDITION_FAILED, detail));
-        }
+        let current = match Subject::of_path(about) {
+            Some(_) if user.is_for_datasets() => return Err(Problem::beyond_key(about)),
+            Some(subject) => subject.tag(&api).await?,
+            None => datasets::current_etag(&api, &user, about).await?,
+        };
+        versions::check(&headers, &current, &format!("'{about}'"))?;
     }
     let words = (command.tool, command.arguments);
     let reads = control::asks_for_keys(&words.0, &words.1)

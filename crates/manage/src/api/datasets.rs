@@ -233,7 +233,11 @@ pub(super) async fn list_datasets(
                 let page = api.asking.ask(pool, &about, |pool| page_of(pool, want));
                 Some(page.await?)
             }
-            None => api.asking.glance(pool, |pool| page_of(pool, want)).await,
+            None => {
+                api.asking
+                    .ask_of_many(pool, |pool| page_of(pool, want))
+                    .await
+            }
         };
         match page {
             Some(page) => {

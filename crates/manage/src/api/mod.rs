@@ -24,6 +24,8 @@ mod session;
 mod settings;
 mod shares;
 mod smb;
+mod trash;
+mod versions;
 
 use std::io;
 use std::net::SocketAddr;
@@ -57,9 +59,10 @@ pub use shares::{InitiatorSession, Ports, Share};
 use crate::accounts::{AccountError, Accounts, SessionUser};
 use crate::alerts::Alerts;
 use crate::audit::Audit;
+use crate::commands as command_rules;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::history::History;
-use crate::jobs::{Jobs, StartedCommand};
+use crate::jobs::{JobOrigin, JobView, Jobs, StartedCommand};
 use crate::peer::PeerBook;
 use crate::peer::pairing::Grant;
 use crate::policy::Hooks;
@@ -197,6 +200,21 @@ impl Api {
         self.audit.note(&user.shown(), &origin, event);
     }
 
+    /// Starts a command that the appliance gives itself, as a job of `who`.
+    ///
+    /// # Errors
+    /// No thread is left, or the appliance is ending.
+    pub fn start_own(&self, tool: &str, arguments: Vec<String>, who: &str) -> io::Result<JobView> {
+        let given = JobOrigin {
+            user: who.to_owned(),
+            origin: who.to_owned(),
+            line: command_rules::line(tool, &arguments),
+            change: command_rules::is_change(tool, &arguments),
+        };
+        let started = self.backend.start(tool.to_owned(), arguments, None)?;
+        Ok(self.jobs.start(given, started))
+    }
+
     /// Returns an open pool.
     fn pool(&self, name: &str) -> Result<PoolHandle, Problem> {
         let mut open = self.backend.open_pools().into_iter();
@@ -220,14 +238,17 @@ impl Api {
 #[openapi(info(
     title = "sanbox",
     description = "The API of a sanbox storage appliance. Sizes are in bytes, times in seconds since 1970 (UTC). Errors are problem details \
-                   (RFC 9457). Lists take `limit`, `cursor` and `filter`; a list goes on while it gives a `next` cursor. Changes need the \
+                   (RFC 9457). What people set has a tag (`ETag`); a change with it as `If-Match` \
+                   is refused (412) when it was changed meanwhile. Lists take `limit`, `cursor` and `filter`; a list goes on while it gives \
+                   a `next` cursor. Changes need the \
                    header `X-Sanbox-Csrf` with the value that the session tells. Scripts show an API key as `Authorization: Bearer KEY` \
                    in place of a session, and need no such header.",
     license(name = "MIT OR Apache-2.0")
 ))]
 struct Description;
 
-fn calls() -> OpenApiRouter<Arc<Api>> {
+/// The calls about users, sessions and keys.
+fn calls_of_accounts() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(session::setup_state, session::set_up))
         .routes(routes!(
@@ -250,12 +271,17 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         ))
         .routes(routes!(keys::remove_totp))
         .routes(routes!(keys::list_audit))
+}
+
+fn calls() -> OpenApiRouter<Arc<Api>> {
+    calls_of_accounts()
         .routes(routes!(alerts::list_alerts))
         .routes(routes!(alerts::acknowledge_alert))
         .routes(routes!(alerts::mute_alert))
         .routes(routes!(alerts::reopen_alert))
         .routes(routes!(alerts::test_alerts))
         .routes(routes!(alerts::list_checks))
+        .routes(routes!(alerts::check_history))
         .routes(routes!(history::show_history))
         .routes(routes!(history::explain))
         .routes(routes!(pools::version))
@@ -282,6 +308,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(peers::list_peers, peers::add_peer))
         .routes(routes!(peers::invite_peer))
         .routes(routes!(peers::remove_peer))
+        .routes(routes!(trash::list_trash))
         .routes(routes!(settings::show_settings))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))
@@ -321,6 +348,7 @@ pub fn router(api: Arc<Api>) -> Router {
     router
         .route("/api/v1/openapi.json", axum::routing::get(openapi))
         .route("/healthz", axum::routing::get(|| async { "ok\n" }))
+        .layer(from_fn_with_state(api.clone(), versions::conditional))
         .layer(from_fn_with_state(api.clone(), access::authorise))
         .fallback(assets::serve)
         .method_not_allowed_fallback(|| async {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Problem, Shared};
+use super::{Api, Problem, Shared};
 use crate::targets::{MAP_PROPERTY, Mapping, Target, Targets, parse_mappings};
 
 /// A dataset that its property `sharenfs` shares.
@@ -183,7 +183,9 @@ pub(super) async fn list_targets(State(api): Shared) -> Result<Json<TargetList>,
     let mut unanswered = Vec::new();
     let mut volumes = Vec::new();
     let pools = api.backend.open_pools();
-    let found = pools.iter().map(|pool| api.asking.glance(pool, volumes_of));
+    let found = pools
+        .iter()
+        .map(|pool| api.asking.ask_of_many(pool, volumes_of));
     for (pool, found) in pools.iter().zip(join_all(found).await) {
         match found {
             Some(found) => volumes.extend(found),
@@ -210,6 +212,23 @@ pub(super) async fn list_targets(State(api): Shared) -> Result<Json<TargetList>,
         volumes,
         unanswered,
     }))
+}
+
+/// Returns what is set of targets, and which volumes they show.
+pub(super) async fn settings_of_targets(api: &Api) -> Result<impl Serialize + use<>, Problem> {
+    let failed = |why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    let targets = api.backend.targets().await.map_err(failed)?;
+    let pools = api.backend.open_pools();
+    let found = pools
+        .iter()
+        .map(|pool| api.asking.ask_of_many(pool, volumes_of));
+    let mut mapped = Vec::new();
+    for volume in join_all(found).await.into_iter().flatten().flatten() {
+        for mapping in &volume.mappings {
+            mapped.push((volume.name.clone(), format!("{mapping:?}")));
+        }
+    }
+    Ok((targets, mapped))
 }
 
 fn view(targets: &Targets, target: &Target, volumes: &[VolumeView]) -> TargetView {

@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use engine::{PoolHandle, PoolStatus};
 use futures_util::future::join_all;
-use manage::alerts::{CheckView, Condition, rules};
+use manage::alerts::checks::{CHECKS, Check};
+use manage::alerts::{CheckResult, Condition, rules};
 use manage::api::Api;
 use manage::database::seconds_since_epoch;
 use manage::history::Cause;
 use manage::jobs::JobState;
+use manage::policy::{self, DatasetState, NextSnapshot, PolicyOverview};
 use manage::silence;
 use tokio::time::{Instant, timeout};
 
+use super::management;
 use crate::appliance::Appliance;
+use crate::paths;
 
 /// How long a pool may take to be opened: at a start, and while it is imported.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,38 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FORECAST_FROM_SECONDS: u64 = 7 * 86_400;
 /// Seconds in which a disk has to be slow.
 const SLOW_SECONDS: u64 = 120;
+const DAY_SECONDS: u64 = 86_400;
 /// Seconds for which a job that failed is told of.
 const JOB_SECONDS: u64 = 3600;
-
-/// A check: name, what it looks at, seconds between two runs.
-const CHECKS: &[(&str, &str, u64)] = &[
-    (
-        "pools",
-        "pools that are not open, hang, or have disks that are gone or make errors",
-        5,
-    ),
-    ("capacity", "how full pools are, and when they will be", 60),
-    ("scrub", "when pools were scrubbed last", 3600),
-    (
-        "slow disks",
-        "disks that take much longer than those beside them",
-        60,
-    ),
-    ("jobs", "commands given over the API that failed", 10),
-    (
-        "replication",
-        "jobs of replication that are not complete",
-        10,
-    ),
-    ("certificate", "the end of the console's certificate", 3600),
-    ("clock", "a clock that went back", 60),
-    ("memory", "the memory that the process takes", 10),
-    (
-        "state directory",
-        "whether the state directory can be written",
-        30,
-    ),
-];
 
 /// What the checks keep between their runs.
 struct Checker {
@@ -67,6 +42,8 @@ struct Checker {
     closed: BTreeMap<String, Instant>,
     /// Since when a pool has not answered.
     silent: BTreeMap<String, Instant>,
+    /// Since when a snapshot of a dataset is due.
+    due: BTreeMap<String, Instant>,
     /// The end of the console's certificate, seconds since 1970.
     certificate: Option<u64>,
     /// The latest time that was seen, seconds since 1970, and when.
@@ -85,42 +62,51 @@ pub(crate) async fn watch(appliance: Weak<Appliance>, api: Arc<Api>) {
         api,
         closed: BTreeMap::new(),
         silent: BTreeMap::new(),
+        due: BTreeMap::new(),
         known: (now, Instant::now()),
         began: now,
     };
     let mut due: Vec<Instant> = CHECKS.iter().map(|_| Instant::now()).collect();
     loop {
-        for (index, (name, about, interval)) in CHECKS.iter().enumerate() {
-            if Instant::now() < due[index] {
+        let wanted = checker.api.alerts.take_wanted_checks();
+        for (index, check) in CHECKS.iter().enumerate() {
+            let on = checker
+                .api
+                .alerts
+                .check(check.name)
+                .is_some_and(|view| view.on);
+            if !wanted.contains(check.name) && (!on || Instant::now() < due[index]) {
                 continue;
             }
-            due[index] = Instant::now() + Duration::from_secs(*interval);
+            due[index] = Instant::now() + Duration::from_secs(check.interval);
             let Some(appliance) = checker.appliance.upgrade() else {
                 return;
             };
-            let began = Instant::now();
-            let result = checker.run(&appliance, name).await;
-            let now = seconds_since_epoch();
-            let (found, error) = match result {
-                Ok(found) => (found, None),
-                Err(why) => (Vec::new(), Some(why)),
-            };
-            let view = CheckView {
-                name: (*name).to_owned(),
-                about: (*about).to_owned(),
-                interval: *interval,
-                ran: Some(now),
-                took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-                found: found.len() as u64,
-                error,
-            };
-            checker.api.alerts.checked(view, found, now);
+            checker.run_and_note(&appliance, check).await;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        let _ = timeout(LOOK_EVERY, checker.api.alerts.check_wanted()).await;
+        if checker.appliance.strong_count() == 0 {
+            return;
+        }
     }
 }
 
 impl Checker {
+    async fn run_and_note(&mut self, appliance: &Appliance, check: &Check) {
+        let began = Instant::now();
+        let (found, error) = match self.run(appliance, check.name).await {
+            Ok(found) => (found, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let result = CheckResult {
+            took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            found: found.len() as u64,
+            error,
+        };
+        let now = seconds_since_epoch();
+        self.api.alerts.checked(check.name, result, found, now);
+    }
+
     async fn run(&mut self, appliance: &Appliance, name: &str) -> Result<Vec<Condition>, String> {
         let now = seconds_since_epoch();
         let history = &self.api.history;
@@ -135,7 +121,7 @@ impl Checker {
                     .filter_map(|(status, created)| rules::scrub(&status, created, now))
                     .collect()
             }
-            "slow disks" => {
+            "slow-disks" => {
                 let explained = history.explain(now.saturating_sub(SLOW_SECONDS), now, None, None);
                 let slow = explained.findings.iter();
                 let slow = slow.filter(|finding| finding.cause == Cause::SlowDisk);
@@ -143,7 +129,9 @@ impl Checker {
                     .collect()
             }
             "jobs" => self.jobs(now),
+            "schedules" => self.schedules(appliance).await,
             "replication" => replication_problems(appliance, now),
+            "replication-lag" => copies_behind(appliance, now)?,
             "certificate" => {
                 let end = self.certificate;
                 end.and_then(|end| rules::certificate(end, now))
@@ -164,19 +152,67 @@ impl Checker {
                 let found = rules::memory(taken, appliance.memory_plan().ceiling);
                 found.into_iter().collect()
             }
-            _ => {
-                let written = self.api.accounts.database().call(|sql| {
-                    sql.execute_batch(
-                        "BEGIN IMMEDIATE; CREATE TABLE probe (x); DROP TABLE probe; COMMIT;",
-                    )
-                });
-                let why = match written.await {
-                    Ok(()) => history.unsaved(),
-                    Err(error) => Some(error.to_string()),
-                };
-                why.map(|why| rules::state_disk(&why)).into_iter().collect()
+            "state-directory" => self.state_directory().await,
+            "state-space" => state_space(appliance).await?,
+            "config-backup" => {
+                let noted = self
+                    .api
+                    .accounts
+                    .database()
+                    .noted_time(management::EXPORTED);
+                let last = noted.await.map_err(|error| error.to_string())?;
+                rules::config_backup(last, now).into_iter().collect()
             }
+            other => return Err(format!("there is no check '{other}'")),
         })
+    }
+
+    async fn state_directory(&self) -> Vec<Condition> {
+        let written = self.api.accounts.database().call(|sql| {
+            sql.execute_batch("BEGIN IMMEDIATE; CREATE TABLE probe (x); DROP TABLE probe; COMMIT;")
+        });
+        let why = match written.await {
+            Ok(()) => self.api.history.unsaved(),
+            Err(error) => Some(error.to_string()),
+        };
+        why.map(|why| rules::state_disk(&why)).into_iter().collect()
+    }
+
+    /// Policies whose snapshots are due and stay so. A pool that does not answer is told of by another check.
+    async fn schedules(&mut self, appliance: &Appliance) -> Vec<Condition> {
+        let pools = appliance.open_pools();
+        let asked = pools
+            .iter()
+            .map(|pool| timeout(ANSWER_TIMEOUT, states(pool)));
+        let states: Vec<DatasetState> = join_all(asked)
+            .await
+            .into_iter()
+            .filter_map(|answer| answer.ok().flatten())
+            .flatten()
+            .collect();
+        let now = jiff::Timestamp::now();
+        let mut due = BTreeMap::new();
+        let mut found = Vec::new();
+        for state in &states {
+            match PolicyOverview::of(state, now).next {
+                NextSnapshot::Now => {
+                    let known = self.due.get(&state.name).copied();
+                    let since = known.unwrap_or_else(Instant::now);
+                    due.insert(state.name.clone(), since);
+                    found.extend(rules::schedule(
+                        &state.name,
+                        since.elapsed().as_secs(),
+                        None,
+                    ));
+                }
+                NextSnapshot::Unreadable(why) => {
+                    found.extend(rules::schedule(&state.name, 0, Some(&why.to_string())));
+                }
+                NextSnapshot::NotHere | NextSnapshot::At(_) | NextSnapshot::Never => {}
+            }
+        }
+        self.due = due;
+        found
     }
 
     fn capacity(&self, now: u64) -> Vec<Condition> {
@@ -262,6 +298,46 @@ fn replication_problems(appliance: &Appliance, now: u64) -> Vec<Condition> {
             rules::replication(&job, &error, now.saturating_sub(since))
         })
         .collect()
+}
+
+/// The datasets of a pool that have a policy.
+async fn states(pool: &PoolHandle) -> Option<Vec<DatasetState>> {
+    let found = policy::policies(pool, pool.name()).await.ok()?;
+    policy::states(pool, &found).await.ok()
+}
+
+/// Copies that are older than their jobs should let them become. A job that fails is told of by another check.
+fn copies_behind(appliance: &Appliance, now: u64) -> Result<Vec<Condition>, String> {
+    let replications = appliance.replications();
+    let jobs = replications.jobs().map_err(|error| error.to_string())?;
+    let mut found = Vec::new();
+    for job in jobs
+        .replication
+        .iter()
+        .filter(|job| !job.paused && !job.failed_over)
+    {
+        let state = replications.state_of(&job.name);
+        let (Some(as_of), None) = (state.as_of, state.failing_since) else {
+            continue;
+        };
+        let window = job.window().map_err(|error| error.to_string())?;
+        let within = if window.is_some() { DAY_SECONDS } else { 0 };
+        let interval = job.interval().map_err(|error| error.to_string())?;
+        let lag = now.saturating_sub(u64::try_from(as_of.as_second()).unwrap_or(0));
+        let interval = interval.as_secs().max(within);
+        found.extend(rules::replication_lag(&job.name, lag, interval));
+    }
+    Ok(found)
+}
+
+async fn state_space(appliance: &Appliance) -> Result<Vec<Condition>, String> {
+    let path = appliance.state().path().to_owned();
+    let asked = path.clone();
+    let seen = paths::call_within(ANSWER_TIMEOUT, &path, move || rustix::fs::statvfs(&asked));
+    let seen = seen.await?.map_err(|error| error.to_string())?;
+    let [free, size] =
+        [seen.f_bavail, seen.f_blocks].map(|count| count.saturating_mul(seen.f_frsize));
+    Ok(rules::state_space(free, size).into_iter().collect())
 }
 
 /// A pool's state, and when it was made, in seconds since 1970.

@@ -281,6 +281,9 @@ pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>>
     Ok(api)
 }
 
+/// The name under which is noted when the settings were exported.
+pub(crate) const EXPORTED: &str = "config-export";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,7 @@ mod replication;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 pub(crate) mod smb;
+mod trash;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -174,6 +175,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
+    let discarding = tokio::spawn(trash::keep(Arc::downgrade(&appliance)));
     let peers = tokio::spawn(peers::keep(Arc::downgrade(&appliance)));
     let metrics = serve_metrics(&appliance, &config).await;
 
@@ -210,6 +212,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     control.abort();
     reloading.abort();
     policies.abort();
+    discarding.abort();
     replicating.abort();
     peers.abort();
     appliance.replications().cancel_all();

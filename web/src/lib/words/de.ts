@@ -113,5 +113,6 @@ export const de: typeof en = {
   keyLoaded: 'Schlüssel geladen',
   keyNotLoaded: 'Schlüssel nicht geladen',
   keyOf: 'Der Schlüssel ist der von',
+  checkOn: 'Einschalten', checkOff: 'Ausschalten', checkOffText: 'Sie läuft nicht mehr, und ihre Meldungen sind vorbei.', trash: 'Papierkorb', trashText: 'Datensätze, die gelöscht wurden und eine Zeit lang bleiben, weder eingehängt noch freigegeben. Ihr Platz wird frei, wenn sie gehen.', goesAt: 'Geht endgültig', destroyTrashText: 'Nichts davon kommt zurück.',
   rawKeyInShell: 'Ein roher Schlüssel kann hier nicht eingegeben werden: in einer Shell aus einer Datei laden.',
 };

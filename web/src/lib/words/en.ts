@@ -111,5 +111,6 @@ export const en = {
   keyLoaded: 'Key loaded',
   keyNotLoaded: 'Key not loaded',
   keyOf: 'The key is that of',
+  checkOn: 'Turn on', checkOff: 'Turn off', checkOffText: 'It does not run any more, and its alerts are over.', trash: 'Trash', trashText: 'Datasets that were destroyed and are kept for a while, neither mounted nor shared. Their space comes free when they go.', goesAt: 'Goes for good', destroyTrashText: 'Nothing of it comes back.',
   rawKeyInShell: 'A raw key cannot be typed here: load it in a shell from a file.',
 };

@@ -91,3 +91,45 @@ pub(super) const IMMUTABLE: Command = Command {
     ],
     ..Command::NEW
 };
+
+pub(super) const TRASH: Command = Command {
+    name: "trash",
+    summary: "datasets that were destroyed and are kept for a while: list, restore, destroy for good",
+    operands: "[list] | restore DATASET [NAME] | empty DATASET ... | empty -a",
+    flags: &[
+        short(
+            'H',
+            "list: without headings, columns between tabs, exact sizes",
+        ),
+        short('a', "empty: all of it, of all pools"),
+        short('n', "empty: only say what would come free"),
+    ],
+    text: &[
+        "Where the property org.sanbox:trash is a time (zfs set org.sanbox:trash=7d tank; 12h, 30d, 4w), 'zfs destroy' of a file system or \
+         volume renames it \
+         to POOL/.trash/TIME-NAME instead, with its snapshots and what is below it. There it is not mounted, shared or mapped, takes its \
+         space as before, and is \
+         shown by 'zfs list'; its properties org.sanbox:trash-from and org.sanbox:trash-until say what it was and until when it is kept. It \
+         is inherited, and off \
+         unless it is set. Snapshots are destroyed at once, and so is what channel programs, replication and 'zfs receive' destroy.",
+        "The daemon destroys what is due, each as a job. restore brings a dataset back, with its mount point, shares and mappings; NAME \
+         where its name was taken or what \
+         was above it is gone. 'zfs destroy -r' of what is in the trash is for good.",
+    ],
+    examples: &[
+        (
+            "zfs set org.sanbox:trash=7d tank",
+            "what is destroyed in tank is kept for a week",
+        ),
+        (
+            "sanbox trash",
+            "what is kept, what it would free, and until when",
+        ),
+        (
+            "sanbox trash restore tank/.trash/20261128T070005Z-home",
+            "tank/home as it was",
+        ),
+        ("sanbox trash empty -an", "what emptying it would free"),
+    ],
+    ..Command::NEW
+};

@@ -145,7 +145,8 @@ pub(super) const ALERT: Command = Command {
     text: &[
         "The daemon checks pools, disks, capacity and its forecast, scrubs, jobs, the certificate, the clock, memory and the state \
          directory. There is one alert for a cause, however often it shows. mute ends telling people of one: sanbox alert mute 3 --for 8h.",
-        "People are told by mail, web services and syslog. channel add and channel remove change [alerts] in sanbox.toml, and the daemon follows at \
+        "People are told by mail, web services and syslog. channel add and channel remove change [alerts] in sanbox.toml, and the daemon \
+         follows at \
          once. sanbox alert test tries them out; checks shows when each check ran last, and how the channels do.",
     ],
     examples: &[
@@ -158,6 +159,35 @@ pub(super) const ALERT: Command = Command {
         (
             "sanbox alert channel add webhook https://ntfy.sh/TOPIC --form ntfy --severity warning",
             "telephones ring",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const CHECKS: Command = Command {
+    name: "checks",
+    summary: "the checks that find what alerts tell of: how they went; one is run at once, or turned off",
+    operands: "[list] | run NAME | history NAME | on NAME | off NAME",
+    flags: &[short(
+        'H',
+        "list, history: without headings, columns between tabs",
+    )],
+    text: &[
+        "Each check runs at its interval while the daemon does. run has one run at once, one that is off too, and says what it found; \
+         history shows its runs, \
+         those that found the same, one after the other, in one line.",
+        "off ends a check until it is turned on again, and its alerts are over. config-backup is off until it is turned on: it tells when \
+         'sanbox config export' was not given for 30 days.",
+    ],
+    examples: &[
+        (
+            "sanbox checks",
+            "what is looked at, when it was last, and what was found",
+        ),
+        ("sanbox checks run scrub", "whether a scrub is overdue, now"),
+        (
+            "sanbox checks off slow-disks",
+            "no more alerts of slow disks",
         ),
     ],
     ..Command::NEW

@@ -27,6 +27,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["export"] => {
             let text = present(session, &api).await?.text();
             session.out.text(text.map_err(|why| session.fail(why))?);
+            let database = api.accounts.database();
+            database.note_time(management::EXPORTED, seconds_since_epoch());
             Ok(())
         }
         ["diff", file] => {

@@ -4,6 +4,7 @@ mod alert;
 mod alert_channel;
 mod archive;
 mod arcstat;
+mod checks;
 mod comstar;
 mod config;
 mod copy;
@@ -25,6 +26,7 @@ mod smb;
 mod tar;
 mod target;
 mod top;
+mod trash;
 mod tune;
 mod user;
 mod volume;
@@ -73,11 +75,13 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "sums" => digests::run(session, &args).await,
         "smb" => smb::run(session, &args).await,
         "top" => top::run(session, &args).await,
+        "trash" => trash::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
         "job" => job::run(session, &args).await,
         "alert" => alert::run(session, &args).await,
+        "checks" => checks::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
         "immutable" => policy::immutable(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,

@@ -9,10 +9,14 @@ use engine::{
     DatasetFilter, DatasetInfo, DestroyOptions, EngineError, PoolHandle, PropertyQuery, Refusal,
 };
 
+use manage::database::seconds_since_epoch;
+use manage::trash;
+
 use super::open;
 use crate::cli::command::{Command, Word, options};
-use crate::cli::format::nice_bytes;
-use crate::cli::{Exit, Outcome, Session, dataset_clause};
+use crate::cli::format::{date, nice_bytes};
+use crate::cli::{Exit, Outcome, Session, dataset_clause, user_name};
+use crate::follow;
 
 options! {
     DestroyOption {
@@ -450,6 +454,18 @@ async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome
     if !name.contains('/') {
         announce(session, name, flags);
     }
+    if let Some(seconds) = kept(session, &pool, name).await? {
+        return discard(
+            session,
+            &pool,
+            name,
+            seconds,
+            &doomed,
+            &clones,
+            flags.dry_run,
+        )
+        .await;
+    }
     if flags.dry_run {
         return Ok(());
     }
@@ -457,6 +473,107 @@ async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome
     session.record(&pool).await;
     session.appliance.datasets_changed().await;
     outcome
+}
+
+/// Destroys a dataset with its snapshots and what is below it, for good. What cannot be destroyed, such as what has clones elsewhere, stays.
+pub(in crate::cli) async fn destroy_tree(
+    session: &Session,
+    pool: &PoolHandle,
+    name: &str,
+) -> Outcome {
+    let failed = |error: &EngineError| {
+        session.fail(format!(
+            "cannot destroy '{name}': {}",
+            dataset_clause(error)
+        ))
+    };
+    let mut doomed = dependents(pool, name)
+        .await
+        .map_err(|error| failed(&error))?;
+    let outside = |one: &&Dependent| !one.name.starts_with(&format!("{name}/"));
+    let mut clones = doomed
+        .iter()
+        .filter(|one| one.kind != DatasetKind::Snapshot);
+    if let Some(clone) = clones.find(outside) {
+        let why = format!(
+            "cannot destroy '{name}': '{}' is a clone of a snapshot of it",
+            clone.name
+        );
+        return Err(session.fail(why));
+    }
+    let info = pool.dataset(name, &PropertyQuery::None).await;
+    doomed.push(Dependent {
+        kind: info.map_err(|error| failed(&error))?.kind,
+        name: name.to_owned(),
+    });
+    let outcome = destroy_batches(session, pool, &doomed, false).await;
+    session.record(pool).await;
+    session.appliance.datasets_changed().await;
+    outcome
+}
+
+/// For how many seconds the trash keeps a dataset, if it does.
+async fn kept(session: &Session, pool: &PoolHandle, name: &str) -> Result<Option<u64>, Exit> {
+    let kept = trash::kept_seconds(pool, name).await;
+    let kept = kept.map_err(|error| session.fail(format!("cannot destroy '{name}': {error}")))?;
+    // What would be kept would be below it.
+    if kept.is_some() && !name.contains('/') {
+        let off = format!(
+            "'zfs set {}=off {name}' turns it off",
+            trash::TRASH_PROPERTY
+        );
+        let why = format!(
+            "cannot destroy '{name}': its trash is on. Destroy what is below it one by one; {off}"
+        );
+        return Err(session.fail(why));
+    }
+    Ok(kept)
+}
+
+/// Puts a dataset into the trash in place of destroying it.
+async fn discard(
+    session: &Session,
+    pool: &PoolHandle,
+    name: &str,
+    seconds: u64,
+    doomed: &[Dependent],
+    clones: &[Dependent],
+    dry_run: bool,
+) -> Outcome {
+    if let Some(clone) = clones.first() {
+        let why = format!(
+            "cannot destroy '{name}': the trash does not take clones elsewhere, such as {}",
+            clone.name
+        );
+        return Err(session.fail(why));
+    }
+    let until = date(seconds_since_epoch() + seconds);
+    if dry_run {
+        session.out.error(format!(
+            "note: '{name}' would be kept in the trash until {until}"
+        ));
+        return Ok(());
+    }
+    for one in doomed
+        .iter()
+        .filter(|one| one.kind != DatasetKind::Snapshot)
+    {
+        set_free(session, pool, &one.name, name).await?;
+    }
+    let uid = u64::from(session.caller.uid);
+    let by = user_name(uid).unwrap_or_else(|| uid.to_string());
+    let put = trash::put(pool, name, seconds, &by, jiff::Timestamp::now()).await;
+    let entry = match put {
+        Ok(entry) => entry,
+        Err(error) => return Err(session.fail(format!("cannot destroy '{name}': {error}"))),
+    };
+    follow::renamed(&session.appliance, pool, &entry).await;
+    session.record(pool).await;
+    session.appliance.datasets_changed().await;
+    session.out.error(format!(
+        "note: '{name}' is in the trash until {until}: 'sanbox trash restore {entry}' brings it back"
+    ));
+    Ok(())
 }
 
 /// Destroys datasets in order, snapshots that follow each other at once. With `go_on`, what fails
@@ -518,22 +635,25 @@ async fn destroy_names(
     }
 }
 
-async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str) -> Outcome {
+/// Ends what this machine does with a dataset. `about` is what is to be destroyed.
+async fn set_free(session: &Session, pool: &PoolHandle, name: &str, about: &str) -> Outcome {
+    let busy = || session.fail(format!("cannot destroy '{about}': dataset is busy"));
     // Linux unmounts nothing that is busy, `-f` or not.
     // OpenZFS: tests/zfs-tests/tests/functional/cli_root/zfs_destroy/zfs_destroy_004_pos.ksh
     if session.appliance.unmount_for(name).await.is_err() {
-        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
+        return Err(busy());
     }
     if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await
-        && session.appliance.volume_users(info.guid) > 0
+        && (session.appliance.volume_users(info.guid) > 0
+            || session.appliance.release_device(info.guid).await.is_err())
     {
-        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
+        return Err(busy());
     }
-    if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await
-        && session.appliance.release_device(info.guid).await.is_err()
-    {
-        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
-    }
+    Ok(())
+}
+
+async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str) -> Outcome {
+    set_free(session, pool, name, name).await?;
     match pool.destroy_dataset(name, DestroyOptions::default()).await {
         Ok(()) => Ok(()),
         Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),

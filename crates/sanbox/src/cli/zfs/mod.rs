@@ -28,6 +28,7 @@ use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
 use serde_json::{Value, json};
 
+pub(super) use self::destroy::destroy_tree;
 use super::command::{Table, entry};
 use super::zpool::unavailable;
 use super::{Exit, Outcome, Session, dataset_clause, json as forms, pool_part, run_entry, version};
