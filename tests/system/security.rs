@@ -35,8 +35,17 @@ fn old_versions_of_tls_are_refused() {
     let mut place = Place::new();
     let port = serve_with(&mut place, &[]);
     for version in ["1.0", "1.1"] {
-        let said = curl(&place, port, &["--tls-max", version], "/healthz");
-        assert!(said.starts_with("curl: (35)"), "TLS {version}: {said}");
+        // A client that would take them: the server says no.
+        let old = [
+            "--tlsv1.0",
+            "--ciphers",
+            "DEFAULT@SECLEVEL=0",
+            "--tls-max",
+            version,
+        ];
+        let said = curl(&place, port, &old, "/healthz");
+        let refused = said.starts_with("curl: (35)") && said.contains("alert");
+        assert!(refused, "TLS {version}: {said}");
     }
     for version in ["1.2", "1.3"] {
         let only = format!("--tlsv{version}");
