@@ -48,7 +48,12 @@ impl Subject {
     /// Returns its tag now; that of nothing when it is not there.
     pub(super) async fn tag(&self, api: &Api) -> Result<String, Problem> {
         Ok(match self {
-            Self::Users => tag(&api.accounts.users()),
+            Self::Users => {
+                // A second factor is its user's own: who sets one up is in the way of no owner.
+                let users = api.accounts.users().into_iter();
+                let set = users.map(|user| (user.name, user.role, user.password));
+                tag(&set.collect::<Vec<_>>())
+            }
             Self::Targets => tag(&shares::settings_of_targets(api).await?),
             Self::Settings => tag(&api.backend.settings().await),
             Self::Checks => {
