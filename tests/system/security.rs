@@ -118,7 +118,7 @@ fn requests_are_bounded_in_bytes_and_time() {
     let said = curl(
         &place,
         port,
-        &[&json[..], &[&large]].concat(),
+        &[&json[..], &[large.as_str()]].concat(),
         "/api/v1/session",
     );
     assert!(said.contains(" 413"), "{said}");

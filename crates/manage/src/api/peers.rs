@@ -102,12 +102,6 @@ fn peers(api: &Api) -> Result<std::sync::Arc<crate::peer::Peers>, Problem> {
     api.backend.peers().peers().map_err(unavailable)
 }
 
-/// Returns what is set of the peers.
-pub(super) fn definitions(api: &Api) -> Result<impl Serialize + use<>, Problem> {
-    let all = peers(api)?;
-    Ok(all.peer.iter().map(PeerView::from).collect::<Vec<_>>())
-}
-
 /// Lists other appliances, in the order in which they were paired.
 #[utoipa::path(get, path = "/api/v1/peers", responses((status = 200, body = PeerList), (status = 503, body = Problem)))]
 pub(super) async fn list_peers(State(api): Shared) -> Result<Json<PeerList>, Problem> {

@@ -394,11 +394,6 @@ async fn jobs(replications: &Arc<Replications>) -> Result<Vec<Job>, Problem> {
     }
 }
 
-/// Returns the jobs as they are set.
-pub(super) async fn definitions(api: &Api) -> Result<Vec<Job>, Problem> {
-    jobs(&api.backend.replications()).await
-}
-
 async fn job(api: &Api, name: Result<Path<String>, PathRejection>) -> Result<Job, Problem> {
     let name = name
         .map_err(|error| Problem::bad_request(error.body_text()))?

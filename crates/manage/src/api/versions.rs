@@ -4,6 +4,7 @@
 //! The tag is of what people set, not of what is counted meanwhile.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -12,8 +13,12 @@ use axum::response::Response;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{Api, Problem, peers, replications, shares};
+use super::{Api, Problem, shares};
 use crate::alerts::Alert;
+use crate::replication::Job;
+
+/// How long the state directory may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Something that people change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,10 +67,10 @@ impl Subject {
                     .map(|check| (check.name, check.on))
                     .collect::<Vec<_>>())
             }
-            Self::Peers => tag(&peers::definitions(api)?),
-            Self::Replications => tag(&replications::definitions(api).await?),
+            Self::Peers => tag(&api.backend.peers().peers().map_err(unavailable)?.peer),
+            Self::Replications => tag(&jobs(api).await?),
             Self::Replication(name) => {
-                let all = replications::definitions(api).await?;
+                let all = jobs(api).await?;
                 tag(&all.iter().find(|job| job.name == *name))
             }
             Self::Alert(id) => {
@@ -76,6 +81,19 @@ impl Subject {
             }
         })
     }
+}
+
+fn unavailable(why: impl ToString) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())
+}
+
+/// Returns the jobs of replication as they are set.
+async fn jobs(api: &Api) -> Result<Vec<Job>, Problem> {
+    let replications = api.backend.replications();
+    let read = tokio::task::spawn_blocking(move || replications.jobs());
+    let read = tokio::time::timeout(READ_TIMEOUT, read).await;
+    let jobs = read.map_err(unavailable)?.map_err(unavailable)?;
+    Ok(jobs.map_err(unavailable)?.replication)
 }
 
 /// Returns the tag of an alert: of what became of it.

@@ -393,6 +393,33 @@ pub(super) async fn dependents(
     Ok(found)
 }
 
+/// Says what lies below a dataset that is to be destroyed without it.
+fn refuse_children(session: &Session, name: &str, kind: &str, own: &[Dependent]) -> Exit {
+    session
+        .out
+        .error(format!("cannot destroy '{name}': {kind} has children"));
+    session
+        .out
+        .error("use '-r' to destroy the following datasets:");
+    for child in own {
+        session.out.error(&child.name);
+    }
+    Exit(1)
+}
+
+/// Says that the pool's own dataset is not destroyed.
+fn refuse_pool(session: &Session, name: &str) -> Exit {
+    session.out.error(format!(
+        "cannot destroy '{name}': operation does not apply to pools"
+    ));
+    session.out.error(format!(
+        "use 'zfs destroy -r {name}' to destroy all datasets in the pool"
+    ));
+    session.fail(format!(
+        "use 'zpool destroy {name}' to destroy the pool itself"
+    ))
+}
+
 async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome {
     let (pool, info) = open(session, name, &PropertyQuery::None).await?;
     if flags.defer {
@@ -401,23 +428,17 @@ async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome
         )));
     }
     if !name.contains('/') && !flags.recursive {
-        session.out.error(format!(
-            "cannot destroy '{name}': operation does not apply to pools"
-        ));
-        session.out.error(format!(
-            "use 'zfs destroy -r {name}' to destroy all datasets in the pool"
-        ));
-        return Err(session.fail(format!(
-            "use 'zpool destroy {name}' to destroy the pool itself"
-        )));
+        return Err(refuse_pool(session, name));
     }
-    let mut doomed = match dependents(&pool, name).await {
-        Ok(found) => found,
-        Err(error) => {
-            let clause = dataset_clause(&error);
-            return Err(session.fail(format!("cannot destroy '{name}': {clause}")));
-        }
+    let failed = |error: &EngineError| {
+        session.fail(format!(
+            "cannot destroy '{name}': {}",
+            dataset_clause(error)
+        ))
     };
+    let mut doomed = dependents(&pool, name)
+        .await
+        .map_err(|error| failed(&error))?;
     let below = |other: &str| {
         other
             .strip_prefix(name)
@@ -425,17 +446,7 @@ async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome
     };
     let (own, clones): (Vec<_>, Vec<_>) = doomed.iter().cloned().partition(|d| below(&d.name));
     if !own.is_empty() && !flags.recursive {
-        let kind = info.kind.as_str();
-        session
-            .out
-            .error(format!("cannot destroy '{name}': {kind} has children"));
-        session
-            .out
-            .error("use '-r' to destroy the following datasets:");
-        for child in &own {
-            session.out.error(&child.name);
-        }
-        return Err(Exit(1));
+        return Err(refuse_children(session, name, info.kind.as_str(), &own));
     }
     if flags.recursive && !flags.clones && refuse_clones(session, name, info.kind.as_str(), &clones)
     {
