@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use engine::IoBuf;
@@ -44,6 +45,14 @@ impl ClientRecord for NoRecord {
     }
 }
 
+struct NoCalls;
+
+impl nfs::ClientCalls for NoCalls {
+    fn send(&self, call: nfs::ClientCall) -> Result<(), Box<nfs::ClientCall>> {
+        Err(Box::new(call))
+    }
+}
+
 fn server() -> Server {
     Server::new(ServerConfig {
         nfs_port: 2049,
@@ -52,6 +61,9 @@ fn server() -> Server {
         record: Box::new(NoRecord),
         resolver: Box::new(NoNames),
         versions: nfs::Versions::default(),
+        locks: Arc::default(),
+        client_calls: Box::new(NoCalls),
+        host_name: "here".to_owned(),
     })
 }
 

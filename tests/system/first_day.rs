@@ -106,7 +106,8 @@ fn rpcinfo_lists_what_is_served() {
         "unshare -n sh -c 'ip link set lo up; sanbox serve --listen 127.0.0.1 --nbd-port 0 --https-port 0 2>log & \
          for try in $(seq 1200); do grep -qs ready log && break; sleep 0.1; done; \
          rpcinfo -p 127.0.0.1 | tr -s \" \"; rpcinfo -T tcp 127.0.0.1 nfs 3; rpcinfo -T tcp 127.0.0.1 nfs 4; \
-         rpcinfo -T tcp 127.0.0.1 mountd 3; kill $!; wait $!'",
+         rpcinfo -T tcp 127.0.0.1 mountd 3; rpcinfo -T tcp 127.0.0.1 nlockmgr 4; rpcinfo -T udp 127.0.0.1 status 1; \
+         kill $!; wait $!'",
     );
     let expect = " program vers proto port service
  100000 4 tcp 111 portmapper
@@ -116,9 +117,15 @@ fn rpcinfo_lists_what_is_served() {
  100003 4 tcp 2049 nfs
  100005 3 tcp 2049 mountd
  100005 1 tcp 2049 mountd
+ 100021 4 tcp 2049 nlockmgr
+ 100021 4 udp 2049 nlockmgr
+ 100024 1 tcp 2049 status
+ 100024 1 udp 2049 status
 program 100003 version 3 ready and waiting
 program 100003 version 4 ready and waiting
 program 100005 version 3 ready and waiting
+program 100021 version 4 ready and waiting
+program 100024 version 1 ready and waiting
 ";
     assert_eq!(said, expect);
 }

@@ -116,8 +116,8 @@ pub use zil::{LogBlocks, ZilStats};
 pub use zio::{DataFault, FaultyBlocks};
 pub use zpl::{
     Access, Attr, ByteRange, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry,
-    FileId, FileType, FsError, FsResult, FsStat, HeldLock, ListLimit, Listing, LockMode, LockTable,
-    Made, ReadData, Renamed, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp,
-    WccAttr, Written, XattrMode, flags,
+    FileId, FileLocks, FileType, FsError, FsResult, FsStat, HeldLock, ListLimit, Listing, LockMode,
+    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Renamed, SeekTarget,
+    SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
 };
 pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

@@ -6,7 +6,7 @@ use crate::record::Record;
 use crate::reply_cache::{Admission, Key, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::server::Server;
-use crate::{mount, portmap, v3, v4};
+use crate::{mount, nlm, nsm, portmap, v3, v4};
 use engine::IoBuf;
 use std::net::SocketAddr;
 
@@ -14,6 +14,20 @@ use std::net::SocketAddr;
 pub const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 64 * 1024;
 
 impl Server {
+    /// Tells the time, in nanoseconds from any fixed start; about once a second is enough.
+    pub fn tick(&self, now_ns: u64) {
+        self.set_now(now_ns);
+        nlm::forget_idle(self);
+        self.store_record();
+    }
+
+    /// Says that the pools are open, and what is shared is complete: handles of other files are stale from now on, and the time
+    /// begins (one lease) in which clients reclaim what they had open and locked before the restart. Clients of NLM are told of it.
+    pub fn pools_are_open(&self) {
+        self.end_start();
+        nsm::notify(self);
+    }
+
     /// Answers one RPC message that came from `peer`. `None` says nothing: the message is no call.
     ///
     /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
@@ -33,6 +47,7 @@ impl Server {
         let runs_once = match (call.program, call.version) {
             (v3::PROGRAM, v4::VERSION) => v4::runs_once(call.procedure, arguments.clone()),
             (v3::PROGRAM, _) => v3::runs_once(call.procedure),
+            (nlm::PROGRAM, nlm::VERSION) => nlm::runs_once(call.procedure),
             _ => false,
         };
         if runs_once {
@@ -68,7 +83,7 @@ impl Server {
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
             // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
-            (v3::PROGRAM, v3::VERSION | v4::VERSION)
+            (v3::PROGRAM, v3::VERSION | v4::VERSION) | (nlm::PROGRAM, _)
                 if matches!(call.credential, Credential::Other(_)) =>
             {
                 Outcome::Denied(AuthProblem::TooWeak)
@@ -92,6 +107,14 @@ impl Server {
             }
             (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
             (mount::PROGRAM, _) => mismatch(1, 3),
+            (nlm::PROGRAM, nlm::VERSION) if self.serves_v3() => {
+                Box::pin(nlm::call(self, peer, local, call, arguments)).await
+            }
+            (nlm::PROGRAM, version) if self.serves_v3() && version < nlm::VERSION => {
+                mismatch(nlm::VERSION, nlm::VERSION)
+            }
+            (nsm::PROGRAM, nsm::VERSION) => nsm::call(self, peer, call, arguments),
+            (nsm::PROGRAM, _) => mismatch(nsm::VERSION, nsm::VERSION),
             (portmap::PROGRAM, 2..=4) => portmap::call(self.nfs_port(), local, call, arguments),
             (portmap::PROGRAM, _) => mismatch(2, 4),
             _ => Outcome::Refused(Refusal::ProgramUnavailable),

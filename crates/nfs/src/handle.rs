@@ -14,7 +14,7 @@
 //! for ever. Snapshots are named by object and guid, so that they are found without a search. A handle is no secret:
 //! every call is checked against the export and the client's address, and a snapshot must be one of the export's.
 
-use engine::{FileId, FsHandle};
+use engine::{FileId, FsHandle, LockedFile};
 
 /// Most bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = 44;
@@ -66,6 +66,14 @@ impl FileHandle {
             bytes.extend_from_slice(&field.to_be_bytes());
         }
         bytes
+    }
+
+    /// Returns how the table of locks names the file.
+    pub(crate) fn locked(&self) -> LockedFile {
+        LockedFile {
+            fs: self.snapshot.map_or(self.dataset, |snapshot| snapshot.guid),
+            file: self.file,
+        }
     }
 
     /// Reads a handle, or `None` when it is none of ours.

@@ -1,23 +1,28 @@
-//! NFS versions 3 and 4 with MOUNT and the port mapper, as a service: one RPC record in, one reply out.
+//! NFS versions 3 and 4 with MOUNT, NLM, NSM and the port mapper, as a service: one RPC record in, one reply out.
 //!
 //! Guarantees: no input makes it panic or allocate more than the input justifies; a reply says `FILE_SYNC` only when the
 //! engine said so. It does not know sockets, clocks or DNS: records come from [`record::Assembler`], time arrives by
 //! [`Server::tick`], names by a [`exports::Resolver`].
 //!
 //! RFC 1813 (NFSv3, MOUNT v3), RFC 7530, 8881 and 7862 (NFSv4.0, 4.1, 4.2), RFC 8276 (extended attributes), RFC 5531 (RPC),
-//! RFC 4506 (XDR), RFC 1833 (port mapper).
+//! RFC 4506 (XDR), RFC 1833 (port mapper), X/Open XNFS (NLM, NSM).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod client_call;
 mod dispatch;
 pub mod exports;
 mod file_type;
 mod handle;
+mod hex;
 mod limits;
+mod monitored;
 mod mount;
 mod mounts;
 mod nested;
+mod nlm;
+mod nsm;
 mod outcome;
 mod portmap;
 pub mod record;
@@ -28,6 +33,7 @@ mod v3;
 mod v4;
 mod xdr;
 
+pub use client_call::{ClientCall, ClientCalls, Transport};
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
@@ -35,5 +41,7 @@ pub use server::{ClientRecord, Export, Server, ServerConfig, Versions};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {
-    pub use crate::portmap::{registered, set_calls, unset_calls};
+    pub use crate::portmap::{
+        registered, set_calls, set_lock_calls, unset_calls, unset_lock_calls,
+    };
 }

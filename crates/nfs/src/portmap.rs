@@ -3,36 +3,59 @@
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
 use crate::xdr::{Reader, Writer};
-use crate::{mount, v3, v4};
+use crate::{mount, nlm, nsm, v3, v4};
 use std::net::{IpAddr, SocketAddr};
 
-/// Program number of the port mapper, which is also rpcbind's.
-pub(crate) const PROGRAM: u32 = 100_000;
+pub(crate) use crate::client_call::PORT_MAPPER as PROGRAM;
 
 const TCP: u32 = 6;
+const UDP: u32 = 17;
 /// Longest string in rpcbind's arguments: no transport's name or address is longer.
 const STRING_MAX: usize = 256;
-/// What is served, on the one port: program and version.
-const SERVED: [(u32, u32); 4] = [
-    (v3::PROGRAM, v3::VERSION),
-    (v3::PROGRAM, v4::VERSION),
-    (mount::PROGRAM, 3),
-    (mount::PROGRAM, 1),
+/// What is served, on the one port: program, version and protocol.
+const SERVED: [(u32, u32, u32); 4] = [
+    (v3::PROGRAM, v3::VERSION, TCP),
+    (v3::PROGRAM, v4::VERSION, TCP),
+    (mount::PROGRAM, 3, TCP),
+    (mount::PROGRAM, 1, TCP),
+];
+/// What locks, on the same port; clients that were restarted say so by datagrams.
+const LOCKING: [(u32, u32, u32); 4] = [
+    (nlm::PROGRAM, nlm::VERSION, TCP),
+    (nlm::PROGRAM, nlm::VERSION, UDP),
+    (nsm::PROGRAM, nsm::VERSION, TCP),
+    (nsm::PROGRAM, nsm::VERSION, UDP),
 ];
 /// Versions of the port mapper itself, which it lists as others: `rpcinfo -p HOST` asks for version 2 before it calls it.
 const OWN_VERSIONS: [u32; 3] = [4, 3, 2];
 
-/// Program, version and port of everything that is listed; the port mapper is at the port that the call came to.
-fn listed(nfs_port: u16, local: SocketAddr) -> impl Iterator<Item = (u32, u32, u16)> {
-    let own = OWN_VERSIONS.map(|version| (PROGRAM, version, local.port()));
-    let served = SERVED.map(|(program, version)| (program, version, nfs_port));
-    own.into_iter().chain(served)
+/// A program, as it is listed.
+struct Listed {
+    program: u32,
+    version: u32,
+    protocol: u32,
+    port: u16,
+}
+
+/// Everything that is listed; the port mapper is at the port that the call came to.
+fn listed(nfs_port: u16, local: SocketAddr) -> impl Iterator<Item = Listed> {
+    let own = OWN_VERSIONS.map(|version| (PROGRAM, version, TCP, local.port()));
+    let at_port = move |(program, version, protocol)| (program, version, protocol, nfs_port);
+    let served = SERVED.into_iter().chain(LOCKING).map(at_port);
+    let all = own.into_iter().chain(served);
+    all.map(|(program, version, protocol, port)| Listed {
+        program,
+        version,
+        protocol,
+        port,
+    })
 }
 
 /// The port of a program. RFC 1833, section 3: that of another version is still an answer; the call then says which are served.
-fn port_of(program: u32, nfs_port: u16, local: SocketAddr) -> Option<u16> {
-    let found = listed(nfs_port, local).find(|(listed, ..)| *listed == program);
-    found.map(|(_, _, port)| port)
+fn port_of(program: u32, protocol: u32, nfs_port: u16, local: SocketAddr) -> Option<u16> {
+    let mut listed = listed(nfs_port, local);
+    let found = listed.find(|at| at.program == program && at.protocol == protocol);
+    found.map(|at| at.port)
 }
 
 pub(crate) fn call(
@@ -46,22 +69,19 @@ pub(crate) fn call(
         (_, 0) => Ok(()),
         (2, 3) => get_port(nfs_port, local, &mut arguments, &mut w),
         (2, 4) => {
-            for (program, version, port) in listed(nfs_port, local) {
-                w.bool(true)
-                    .u32(program)
-                    .u32(version)
-                    .u32(TCP)
-                    .u32(u32::from(port));
+            for at in listed(nfs_port, local) {
+                w.bool(true).u32(at.program).u32(at.version);
+                w.u32(at.protocol).u32(u32::from(at.port));
             }
             w.bool(false);
             Ok(())
         }
         (3 | 4, 3) => get_address(nfs_port, local, &mut arguments, &mut w),
         (3 | 4, 4) => {
-            for (program, version, port) in listed(nfs_port, local) {
-                w.bool(true).u32(program).u32(version);
-                w.opaque(netid(local.ip()))
-                    .opaque(universal(local.ip(), port).as_bytes())
+            for at in listed(nfs_port, local) {
+                w.bool(true).u32(at.program).u32(at.version);
+                w.opaque(netid(local.ip(), at.protocol))
+                    .opaque(universal(local.ip(), at.port).as_bytes())
                     .opaque(b"superuser");
             }
             w.bool(false);
@@ -87,7 +107,7 @@ fn get_port(
     w: &mut Writer,
 ) -> crate::xdr::Result<()> {
     let (program, _version, protocol) = (arguments.u32()?, arguments.u32()?, arguments.u32()?);
-    let port = port_of(program, nfs_port, local).filter(|_| protocol == TCP);
+    let port = port_of(program, protocol, nfs_port, local);
     w.u32(port.map_or(0, u32::from));
     Ok(())
 }
@@ -100,15 +120,24 @@ fn get_address(
 ) -> crate::xdr::Result<()> {
     let (program, _version) = (arguments.u32()?, arguments.u32()?);
     let transport = arguments.opaque(STRING_MAX)?;
-    let is_tcp = transport.starts_with(b"tcp");
-    let port = port_of(program, nfs_port, local).filter(|_| is_tcp);
+    let protocol = if transport.starts_with(b"tcp") {
+        TCP
+    } else {
+        UDP
+    };
+    let port = port_of(program, protocol, nfs_port, local);
     let address = port.map(|port| universal(local.ip(), port));
     w.opaque(address.unwrap_or_default().as_bytes());
     Ok(())
 }
 
-fn netid(address: IpAddr) -> &'static [u8] {
-    if address.is_ipv4() { b"tcp" } else { b"tcp6" }
+fn netid(address: IpAddr, protocol: u32) -> &'static [u8] {
+    match (address.is_ipv4(), protocol) {
+        (true, UDP) => b"udp",
+        (false, UDP) => b"udp6",
+        (true, _) => b"tcp",
+        (false, _) => b"tcp6",
+    }
 }
 
 /// Returns a "universal address" (RFC 5665, section 5.2.3.3): the port's two bytes follow the address.
@@ -119,24 +148,37 @@ fn universal(address: IpAddr, port: u16) -> String {
 /// Returns the calls that register NFS and MOUNT on `port` with a port mapper of this host, one RPC message each.
 #[must_use]
 pub fn set_calls(port: u16) -> Vec<Vec<u8>> {
-    registration(1, port)
+    registration(1, port, &SERVED)
+}
+
+/// Returns the calls that register NLM and NSM, which the machine's own may have registered already.
+#[must_use]
+pub fn set_lock_calls(port: u16) -> Vec<Vec<u8>> {
+    registration(1, port, &LOCKING)
 }
 
 /// Returns the calls that take the registration back.
 #[must_use]
 pub fn unset_calls(port: u16) -> Vec<Vec<u8>> {
-    registration(2, port)
+    registration(2, port, &SERVED)
 }
 
-fn registration(procedure: u32, port: u16) -> Vec<Vec<u8>> {
-    SERVED
+/// Returns the calls that take the registration of NLM and NSM back.
+#[must_use]
+pub fn unset_lock_calls(port: u16) -> Vec<Vec<u8>> {
+    registration(2, port, &LOCKING)
+}
+
+fn registration(procedure: u32, port: u16, programs: &[(u32, u32, u32)]) -> Vec<Vec<u8>> {
+    programs
         .iter()
         .zip(1..)
-        .map(|((program, version), xid)| {
+        .map(|((program, version, protocol), xid)| {
             let mut w = Writer::with_capacity(56);
             w.u32(xid).u32(0).u32(2).u32(PROGRAM).u32(2).u32(procedure);
             w.u32(0).u32(0).u32(0).u32(0);
-            w.u32(*program).u32(*version).u32(TCP).u32(u32::from(port));
+            w.u32(*program).u32(*version).u32(*protocol);
+            w.u32(u32::from(port));
             w.into_bytes()
         })
         .collect()
@@ -181,8 +223,13 @@ mod tests {
         w.u32(v3::PROGRAM).u32(3).u32(TCP).u32(0);
         assert!(ask(2, 3, &w.into_bytes()).ends_with(&2049_u32.to_be_bytes()));
         let mut w = Writer::default();
-        w.u32(100_021).u32(4).u32(TCP).u32(0);
-        assert!(ask(2, 3, &w.into_bytes()).ends_with(&0_u32.to_be_bytes()));
+        w.u32(100_021).u32(4).u32(UDP).u32(0);
+        assert!(ask(2, 3, &w.into_bytes()).ends_with(&2049_u32.to_be_bytes()));
+        for (program, protocol) in [(v3::PROGRAM, UDP), (100_011, TCP)] {
+            let mut w = Writer::default();
+            w.u32(program).u32(1).u32(protocol).u32(0);
+            assert!(ask(2, 3, &w.into_bytes()).ends_with(&0_u32.to_be_bytes()));
+        }
     }
 
     /// What rpcinfo -p does: it asks where the port mapper's version 2 is (GETADDR), and calls its DUMP there.

@@ -1,14 +1,16 @@
 //! What the service knows between calls: exports, decisions about clients, answers given, mounts. Calls are answered above it, in
 //! `dispatch`.
 
+use crate::client_call::{ClientCall, ClientCalls, Purpose};
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::{FileHandle, HandleRefusal};
 use crate::mounts::Mounts;
+use crate::nlm::hosts::Hosts;
 use crate::reply_cache::ReplyCache;
 use crate::rpc::Credential;
 use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
-use engine::{Client, Cred, FsHandle};
+use engine::{Client, Cred, FileLocks, FsHandle};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +52,12 @@ pub struct ServerConfig {
     pub resolver: Box<dyn Resolver>,
     /// What is served of NFS.
     pub versions: Versions,
+    /// The locks of all files, which other protocols share.
+    pub locks: Arc<FileLocks>,
+    /// Carries calls to clients.
+    pub client_calls: Box<dyn ClientCalls>,
+    /// What this machine calls itself: clients of NLM are told a restart under it.
+    pub host_name: String,
 }
 
 /// Keeps the record of NFSv4's clients that may reclaim their state after a restart, in one piece.
@@ -106,6 +114,11 @@ struct ServerState {
     pseudo: RwLock<(Arc<PseudoTree>, u64)>,
     versions: Versions,
     v4_state: Mutex<StateTable>,
+    locks: Arc<FileLocks>,
+    /// Never taken while `v4_state` is held: the other way round it is.
+    nlm: Mutex<Hosts>,
+    client_calls: Box<dyn ClientCalls>,
+    host_name: String,
     /// Held while the record is written: an older one never replaces a newer one.
     record: Mutex<Box<dyn ClientRecord>>,
     /// The pools are being opened: what is not shared may be shared in a moment.
@@ -140,6 +153,7 @@ impl Server {
             lease_seconds: config.versions.lease_seconds,
             secret: config.secret,
             record: &config.record.read(),
+            locks: Arc::clone(&config.locks),
         });
         Self {
             shared: Arc::new(ServerState {
@@ -151,6 +165,10 @@ impl Server {
                 pseudo: RwLock::new((Arc::new(PseudoTree::new(std::iter::empty())), 1)),
                 versions: config.versions,
                 v4_state: Mutex::new(state),
+                locks: config.locks,
+                nlm: Mutex::default(),
+                client_calls: config.client_calls,
+                host_name: config.host_name,
                 record: Mutex::new(config.record),
                 starting: AtomicBool::new(true),
                 access_cache: Mutex::default(),
@@ -206,16 +224,14 @@ impl Server {
         refused
     }
 
-    /// Tells the time, in nanoseconds from any fixed start; about once a second is enough.
-    pub fn tick(&self, now_ns: u64) {
+    /// Takes the time, see [`Server::tick`].
+    pub(crate) fn set_now(&self, now_ns: u64) {
         self.shared.now_ns.store(now_ns, Ordering::Relaxed);
         self.v4().tick(now_ns);
-        self.store_record();
     }
 
-    /// Says that the pools are open, and what is shared is complete: handles of other files are stale from now on, and the time
-    /// begins (one lease) in which NFSv4's clients reclaim what they had before the restart.
-    pub fn pools_are_open(&self) {
+    /// Notes that the pools are open, see [`Server::pools_are_open`].
+    pub(crate) fn end_start(&self) {
         self.shared.starting.store(false, Ordering::Relaxed);
         self.v4().begin_grace();
     }
@@ -243,6 +259,36 @@ impl Server {
     /// What NFSv4's clients have with the server.
     pub(crate) fn v4(&self) -> MutexGuard<'_, StateTable> {
         lock(&self.shared.v4_state)
+    }
+
+    /// The locks of all files.
+    pub(crate) fn locks(&self) -> &FileLocks {
+        &self.shared.locks
+    }
+
+    /// The clients of NLM.
+    pub(crate) fn nlm(&self) -> MutexGuard<'_, Hosts> {
+        lock(&self.shared.nlm)
+    }
+
+    pub(crate) fn host_name(&self) -> &str {
+        &self.shared.host_name
+    }
+
+    /// Calls a client.
+    pub(crate) fn call_client(&self, call: ClientCall) {
+        if let Err(call) = self.shared.client_calls.send(call) {
+            self.answered(&call, None);
+        }
+    }
+
+    /// Takes a client's answer to a call, an RPC message, or that there was none in all tries.
+    pub fn answered(&self, call: &ClientCall, answer: Option<&[u8]>) {
+        let accepted = answer.is_some_and(|answer| call.is_accepted(answer));
+        if let (false, Purpose::Granted { file, owner, range }) = (accepted, &call.purpose) {
+            // The client does not want the lock any more, or is gone.
+            let _no_room = self.shared.locks.unlock(*file, *owner, *range);
+        }
     }
 
     /// The pseudo file system over the exports.

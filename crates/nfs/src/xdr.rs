@@ -174,6 +174,12 @@ impl Writer {
         self
     }
 
+    /// Writes what is XDR already.
+    pub(crate) fn bytes(&mut self, encoded: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(encoded);
+        self
+    }
+
     /// Writes a boolean.
     pub(crate) fn bool(&mut self, value: bool) -> &mut Self {
         self.u32(u32::from(value))

@@ -5,6 +5,7 @@ use nfs::{ClientRecord, RECORD_BYTES_MAX, Reply, Resolver, Server, ServerConfig}
 use std::future::Future as _;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 struct NoNames;
@@ -31,6 +32,14 @@ impl ClientRecord for NoRecord {
     }
 }
 
+struct NoCalls;
+
+impl nfs::ClientCalls for NoCalls {
+    fn send(&self, call: nfs::ClientCall) -> Result<(), Box<nfs::ClientCall>> {
+        Err(Box::new(call))
+    }
+}
+
 fn server() -> Server {
     Server::new(ServerConfig {
         nfs_port: 2049,
@@ -39,6 +48,9 @@ fn server() -> Server {
         record: Box::new(NoRecord),
         resolver: Box::new(NoNames),
         versions: nfs::Versions::default(),
+        locks: Arc::default(),
+        client_calls: Box::new(NoCalls),
+        host_name: "here".to_owned(),
     })
 }
 
@@ -227,6 +239,70 @@ fn damaged_compounds_are_answered_briefly_or_not_at_all() {
         answered > 20_000,
         "most calls keep a readable envelope, {answered} did"
     );
+}
+
+/// A call of NLM version 4 with a lock of a file that is not there.
+fn lock_call(xid: u32, procedure: u32) -> Vec<u8> {
+    let mut m = words(&[xid, 0, 2, 100_021, 4, procedure]);
+    m.extend(words(&[1, 24, 0, 0, 1000, 100, 1, 100, 0, 0]));
+    m.extend(words(&[4, 0x636f_6f6b, 1, 1, 4, 0x686f_7374, 28]));
+    m.extend(*b"sbx1");
+    m.extend([7; 24]);
+    m.extend(words(&[4, 0x6f77_6e65, 17, 0, 5, 0, 0, 0, 3]));
+    m
+}
+
+#[test]
+fn damaged_locks_are_answered_briefly_or_not_at_all() {
+    let server = server();
+    let mut random = Random(0x5eed5);
+    let mut answered = 0;
+    for round in 0..40_000_u32 {
+        let procedure = u32::try_from(random.next(26)).expect("small");
+        let mut record = lock_call(round, procedure);
+        if random.next(8) == 0 {
+            // NSM: its arguments are other ones.
+            record[15] = 0xb8;
+            record[19] = 1;
+        }
+        random.damage(&mut record);
+        if let Some(reply) = call(&server, record) {
+            answered += 1;
+            assert!(reply.len() < 2048, "round {round}: {} bytes", reply.len());
+            assert_eq!(reply.len() % 4, 0, "round {round}");
+        }
+    }
+    assert!(
+        answered > 20_000,
+        "most calls keep a readable envelope, {answered} did"
+    );
+}
+
+#[test]
+fn locks_are_answered_by_what_the_server_knows_of_the_file() {
+    let server = server();
+    let status = |procedure| {
+        let reply = call(&server, lock_call(1, procedure)).expect("an answer");
+        let bytes: Vec<u8> = reply
+            .pieces
+            .iter()
+            .flat_map(AsRef::as_ref)
+            .copied()
+            .collect();
+        // Behind the envelope and the cookie.
+        bytes.get(32..36).map(|status| status[3])
+    };
+    // Not shared yet: the client asks again (LCK_DENIED_GRACE_PERIOD). Afterwards the handle is stale.
+    assert_eq!(status(2), Some(4));
+    server.pools_are_open();
+    server.tick(1);
+    assert_eq!(status(22), Some(7));
+    // What is not held is unlocked (LCK_GRANTED), and no wait is cancelled (LCK_DENIED).
+    assert_eq!((status(4), status(3)), (Some(0), Some(1)));
+    // Results of calls that this server never makes, and answers by call, say nothing.
+    for silent in [10, 11, 15] {
+        assert_eq!(status(silent), None);
+    }
 }
 
 #[test]

@@ -84,6 +84,11 @@ impl<Owner: Copy + Ord> LockTable<Owner> {
         self.held.is_empty()
     }
 
+    /// Returns the owner of each range.
+    pub fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.held.keys().map(|(owner, _)| *owner)
+    }
+
     /// Returns whether `owner` holds a lock.
     #[must_use]
     pub fn is_held_by(&self, owner: Owner) -> bool {
@@ -98,6 +103,16 @@ impl<Owner: Copy + Ord> LockTable<Owner> {
         range: ByteRange,
         mode: LockMode,
     ) -> Option<HeldLock<Owner>> {
+        self.conflicts(owner, range, mode).next()
+    }
+
+    /// Returns all locks of other owners that a lock would conflict with.
+    pub fn conflicts(
+        &self,
+        owner: Owner,
+        range: ByteRange,
+        mode: LockMode,
+    ) -> impl Iterator<Item = HeldLock<Owner>> {
         self.held
             .iter()
             .map(|((owner, first), (last, mode))| HeldLock {
@@ -108,7 +123,7 @@ impl<Owner: Copy + Ord> LockTable<Owner> {
                 },
                 mode: *mode,
             })
-            .find(|held| {
+            .filter(move |held| {
                 held.owner != owner
                     && held.range.overlaps(&range)
                     && (mode == LockMode::Exclusive || held.mode == LockMode::Exclusive)
@@ -165,6 +180,11 @@ impl<Owner: Copy + Ord> LockTable<Owner> {
                 self.held.insert((owner, range.last + 1), (held.last, mode));
             }
         }
+    }
+
+    /// Ends all locks of the owners that `gone` names.
+    pub fn release_where(&mut self, gone: impl Fn(Owner) -> bool) {
+        self.held.retain(|(owner, _), _| !gone(*owner));
     }
 
     /// Ends all locks of an owner.

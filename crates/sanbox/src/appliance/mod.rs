@@ -85,7 +85,7 @@ pub(crate) struct Appliance {
 
 impl Appliance {
     fn of(context: Arc<Context>, known: KnownPools) -> Arc<Self> {
-        let mounts = Arc::new(Mounts::new(context.config().mount.threads));
+        let mounts = Arc::new(Mounts::new(context.config().mount.threads, Arc::default()));
         Arc::new(Self {
             replications: Replications::new(context.state().path()),
             peers: PeerService::new(context.state()),

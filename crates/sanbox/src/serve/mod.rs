@@ -14,6 +14,7 @@ pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
+mod nfs_callbacks;
 mod nfs_clients;
 mod notify;
 mod outbox;
@@ -245,18 +246,7 @@ async fn serve_protocols(
     appliance: &Arc<Appliance>,
     config: &Config,
 ) -> anyhow::Result<::nfs::Server> {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let verifier = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
-    let server = ::nfs::Server::new(::nfs::ServerConfig {
-        nfs_port: config.nfs.port,
-        boot_verifier: verifier,
-        secret: random_secret()?,
-        record: Box::new(nfs_clients::ClientFile(appliance.state().clone())),
-        resolver: Box::new(resolve::HostNames::default()),
-        versions: nfs_versions(&config.nfs),
-    });
+    let server = nfs_server(appliance, config)?;
     let limits = nfs::Limits {
         connections_max: config.nfs.connections_max,
         idle: Duration::from_secs(config.nfs.idle_seconds.max(1)),
@@ -318,6 +308,31 @@ async fn serve_protocols(
             appliance.mounts(),
         ));
     }
+    Ok(server)
+}
+
+/// Makes the NFS service, without sockets; its calls to clients are carried from now on.
+fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::nfs::Server> {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let verifier = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
+    let (client_calls, calls) = nfs_callbacks::queue();
+    let server = ::nfs::Server::new(::nfs::ServerConfig {
+        nfs_port: config.nfs.port,
+        boot_verifier: verifier,
+        secret: random_secret()?,
+        record: Box::new(nfs_clients::ClientFile(appliance.state().clone())),
+        resolver: Box::new(resolve::HostNames::default()),
+        versions: nfs_versions(&config.nfs),
+        locks: appliance.mounts().locks().clone(),
+        client_calls: Box::new(client_calls),
+        host_name: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    });
+    tokio::spawn(nfs_callbacks::carry(calls, server.clone()));
     Ok(server)
 }
 

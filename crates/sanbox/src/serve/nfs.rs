@@ -82,8 +82,9 @@ struct Open {
     tasks: Vec<JoinHandle<()>>,
     bound: Vec<SocketAddr>,
     portmap: Vec<JoinHandle<()>>,
-    /// Registered with a port mapper of this machine that is not ours.
+    /// Registered with a port mapper of this machine that is not ours, and whether the locks' programs are.
     registered: bool,
+    registered_locks: bool,
 }
 
 struct Shared {
@@ -223,6 +224,17 @@ impl Listeners {
             }
         }
         open.addresses = wanted;
+        for address in open.bound.clone() {
+            match UdpSocket::bind(address).await {
+                Ok(udp) => open
+                    .tasks
+                    .push(tokio::spawn(datagrams(udp, server.clone()))),
+                Err(error) => tracing::warn!(
+                    target: NFS,
+                    "clients that restart cannot say so at {address} (UDP): {error}"
+                ),
+            }
+        }
         for address in &open.bound {
             tracing::info!(target: NFS, "NFS is served at {address}");
         }
@@ -241,6 +253,7 @@ impl Listeners {
             match call_all(stream, nfs::rpcbind::set_calls(port)).await {
                 Ok(true) => {
                     open.registered = true;
+                    open.registered_locks = register_locks(rpcbind, port).await;
                     tracing::info!(target: NFS, "NFS is registered with this machine's rpcbind");
                 }
                 Ok(false) => {
@@ -297,7 +310,11 @@ impl Listeners {
             let rpcbind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 111);
             if let Ok(stream) = TcpStream::connect(rpcbind).await {
                 let port = open.bound.first().map_or(0, SocketAddr::port);
-                let _ = call_all(stream, nfs::rpcbind::unset_calls(port)).await;
+                let mut calls = nfs::rpcbind::unset_calls(port);
+                if open.registered_locks {
+                    calls.extend(nfs::rpcbind::unset_lock_calls(port));
+                }
+                let _ = call_all(stream, calls).await;
             }
         }
     }
@@ -306,6 +323,22 @@ impl Listeners {
 fn is_absent(error: &io::Error) -> bool {
     // EAFNOSUPPORT and EADDRNOTAVAIL
     matches!(error.raw_os_error(), Some(97 | 99))
+}
+
+/// Registers what locks; this machine's own may be registered, and then NFSv3's clients lock with it in vain.
+async fn register_locks(rpcbind: SocketAddr, port: u16) -> bool {
+    let calls = nfs::rpcbind::set_lock_calls(port);
+    let registered = match TcpStream::connect(rpcbind).await {
+        Ok(stream) => call_all(stream, calls).await.unwrap_or(false),
+        Err(_) => false,
+    };
+    if !registered {
+        tracing::warn!(
+            target: NFS,
+            "this machine's own lockd or statd is registered with rpcbind: clients of NFSv3 need the option nolock"
+        );
+    }
+    registered
 }
 
 /// Sends ready calls to a port mapper; true when it agreed to all of them.

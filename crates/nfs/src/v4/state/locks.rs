@@ -1,13 +1,11 @@
 //! Byte-range locks (RFC 7530, section 9.2): lock owners have lock states under the open states of files, and ranges in the files'
-//! lock tables. A lock that is held is answered at once: clients ask again.
+//! lock tables, which are those of all protocols. A lock that is held is answered at once: clients ask again.
 
-use super::{
-    ClientId, FILE_LOCKS_MAX, OwnerId, StateEntry, StateKey, StateKind, StateTable, exhausted,
-};
+use super::{ClientId, OwnerId, StateEntry, StateKey, StateKind, StateTable, exhausted};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
 use crate::v4::status::Status;
-use engine::{ByteRange, HeldLock, LockMode};
+use engine::{ByteRange, HeldLock, LockMode, LockOwner, LockRefusal};
 
 /// Who locks.
 #[derive(Debug, Clone, Copy)]
@@ -63,18 +61,24 @@ impl StateTable {
             return Err(Status::OpenMode.into());
         }
         self.check_lock(&request.file, owner, request.range, request.mode)?;
-        let file = self.files.entry(request.file).or_default();
-        if file.locks.len() >= FILE_LOCKS_MAX {
-            return Err(exhausted(request.minor).into());
-        }
         let key = match known {
             Some(key) => key,
             None => self.add_lock_state(request, open, owner)?,
         };
-        let file = self.files.entry(request.file).or_default();
-        let locked = file.locks.lock(owner, request.range, request.mode);
-        assert!(locked.is_ok(), "a lock that was found free is free");
-        Ok(self.changed(key))
+        let (file, by) = (request.file.locked(), LockOwner::Nfs4(owner));
+        match self.locks.lock(file, by, request.range, request.mode) {
+            Ok(()) => Ok(self.changed(key)),
+            Err(refusal) => {
+                // Another protocol was faster, or there is no room.
+                if known.is_none() {
+                    self.remove_state(key);
+                }
+                Err(match refusal {
+                    LockRefusal::Held(held) => self.held_by(&held),
+                    _ => exhausted(request.minor).into(),
+                })
+            }
+        }
     }
 
     /// Returns the open state, the lock owner and its lock state, if it has one, of a request.
@@ -154,21 +158,67 @@ impl StateTable {
         mode: LockMode,
     ) -> Result<(), LockDenied> {
         while let Some(held) = self.conflicting_lock(file, owner, range, mode) {
-            let Some(holder) = self.owners.get(&held.owner) else {
-                return Err(Status::ServerFault.into());
-            };
-            let (client, name) = (holder.client, holder.name.clone());
-            if !self.is_expired(client) {
-                return Err(LockDenied::Held {
-                    range: held.range,
-                    mode: held.mode,
-                    client,
-                    owner: name,
-                });
+            match self.holder(&held) {
+                Some(client) if self.is_expired(client) => self.remove_client(client),
+                _ => return Err(self.held_by(&held)),
             }
-            self.remove_client(client);
         }
         Ok(())
+    }
+
+    /// Returns the client of NFSv4 that holds a lock.
+    fn holder(&self, held: &HeldLock<LockOwner>) -> Option<ClientId> {
+        match held.owner {
+            LockOwner::Nfs4(owner) => Some(self.owners.get(&owner)?.client),
+            _ => None,
+        }
+    }
+
+    /// What is answered where a lock is in the way. Holders by other protocols have no client number, and a name of ours.
+    fn held_by(&self, held: &HeldLock<LockOwner>) -> LockDenied {
+        let (client, owner) = match held.owner {
+            LockOwner::Nfs4(owner) => match self.owners.get(&owner) {
+                Some(holder) => (holder.client, holder.name.clone()),
+                None => return Status::ServerFault.into(),
+            },
+            LockOwner::Nlm { .. } => (0, b"nlm".to_vec()),
+            LockOwner::Mount { .. } => (0, b"local".to_vec()),
+        };
+        LockDenied::Held {
+            range: held.range,
+            mode: held.mode,
+            client,
+            owner,
+        }
+    }
+
+    /// Returns whether a lock owner holds locks in a file.
+    pub(super) fn holds_locks(&self, owner: OwnerId, file: &FileHandle) -> bool {
+        self.locks.is_held_by(file.locked(), LockOwner::Nfs4(owner))
+    }
+
+    /// Ends clients whose lease has run out, and whose locks are in the way of other protocols.
+    pub(super) fn end_contested(&mut self) {
+        self.contested.extend(self.locks.take_contested());
+        let contested = std::mem::take(&mut self.contested);
+        for owner in contested {
+            let Some(holder) = self.owners.get(&owner) else {
+                continue;
+            };
+            let mut files = holder
+                .states
+                .iter()
+                .filter_map(|key| self.states.get(key).map(|entry| entry.file));
+            if !files.any(|file| self.holds_locks(owner, &file)) {
+                continue;
+            }
+            if self.is_expired(holder.client) {
+                self.remove_client(holder.client);
+            } else {
+                // It may yet go silent, and who waits for its lock does not ask again.
+                self.contested.insert(owner);
+            }
+        }
     }
 
     fn conflicting_lock(
@@ -177,8 +227,9 @@ impl StateTable {
         owner: OwnerId,
         range: ByteRange,
         mode: LockMode,
-    ) -> Option<HeldLock<OwnerId>> {
-        self.files.get(file)?.locks.conflict(owner, range, mode)
+    ) -> Option<HeldLock<LockOwner>> {
+        let owner = LockOwner::Nfs4(owner);
+        self.locks.conflict(file.locked(), owner, range, mode)
     }
 
     /// LOCKU.
@@ -195,12 +246,10 @@ impl StateTable {
             return Err(Status::BadStateId);
         }
         let owner = entry.owner;
-        let state = self.files.entry(*file).or_default();
-        if state.locks.len() >= FILE_LOCKS_MAX && range.first() > 0 {
-            // A range in the middle of another one makes two of it.
-            return Err(exhausted(minor));
-        }
-        state.locks.unlock(owner, range);
+        let unlocked = self
+            .locks
+            .unlock(file.locked(), LockOwner::Nfs4(owner), range);
+        unlocked.map_err(|_| exhausted(minor))?;
         Ok(self.changed(key))
     }
 }

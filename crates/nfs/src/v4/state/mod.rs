@@ -13,7 +13,8 @@ mod sessions;
 
 pub(super) use clients::{ClientId, Principal};
 pub(super) use locks::{LockDenied, LockRequest, LockerState};
-pub(super) use opens::{OpenRequest, ShareMode};
+pub(super) use opens::OpenRequest;
+pub(crate) use opens::ShareMode;
 pub(super) use owners::{OwnerId, OwnerKind, OwnerSequence, Replay};
 pub(super) use sessions::{SequenceOutcome, SessionId, SlotUse};
 
@@ -21,11 +22,12 @@ use super::operation::StateId;
 use super::status::Status;
 use crate::handle::FileHandle;
 use clients::{Client, ClientNames};
-use engine::{FileId, FsHandle, LockTable};
+use engine::{FileId, FileLocks, FsHandle, LockOwner};
 use owners::Owner;
 use recovery::Recovery;
 use sessions::Session;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Clients known at once, those not confirmed included.
 const CLIENTS_MAX: usize = 8192;
@@ -33,8 +35,6 @@ const CLIENTS_MAX: usize = 8192;
 const STATES_MAX: usize = 1 << 18;
 /// Open and lock states of one client.
 const CLIENT_STATES_MAX: usize = 1 << 16;
-/// Ranges locked in one file.
-const FILE_LOCKS_MAX: usize = 1 << 14;
 /// How long a client whose lease has run out keeps its state while no request conflicts with it: 24 hours.
 const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
@@ -67,16 +67,19 @@ struct StateEntry {
     kind: StateKind,
 }
 
-/// What is open and locked in one file.
+/// What is open in one file.
 #[derive(Debug, Default)]
 struct FileState {
     opens: BTreeSet<StateKey>,
-    /// By lock owner.
-    locks: LockTable<OwnerId>,
+    /// Share modes of clients of NLM, by client and owner.
+    outside: BTreeMap<OutsideHolder, ShareMode>,
 }
 
+/// A client of NLM by its number, and its name for who has a file open.
+pub(crate) type OutsideHolder = (u32, Vec<u8>);
+
 /// What a table is told once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct StateTableConfig<'a> {
     /// Different after each start.
     pub(crate) boot_verifier: u64,
@@ -85,6 +88,8 @@ pub(crate) struct StateTableConfig<'a> {
     pub(crate) secret: [u64; 2],
     /// What [`StateTable::unstored_record`] gave out before the restart.
     pub(crate) record: &'a [u8],
+    /// The locks of all files.
+    pub(crate) locks: Arc<FileLocks>,
 }
 
 /// All of it.
@@ -106,6 +111,9 @@ pub(crate) struct StateTable {
     owner_ids: BTreeMap<(ClientId, OwnerKind, Vec<u8>), OwnerId>,
     states: BTreeMap<StateKey, StateEntry>,
     files: BTreeMap<FileHandle, FileState>,
+    locks: Arc<FileLocks>,
+    /// Lock owners whose locks are in the way of other protocols.
+    contested: BTreeSet<OwnerId>,
     /// Clients and states that were lost (minor version 0).
     expired: BTreeSet<u64>,
     /// Files that are no longer open, to be let go of by the next caller that can wait.
@@ -132,6 +140,8 @@ impl StateTable {
             owner_ids: BTreeMap::new(),
             states: BTreeMap::new(),
             files: BTreeMap::new(),
+            locks: Arc::clone(&config.locks),
+            contested: BTreeSet::new(),
             expired: BTreeSet::new(),
             released: Vec::new(),
         }
@@ -155,6 +165,7 @@ impl StateTable {
             self.remove_client(client);
         }
         self.forget_idle_owners();
+        self.end_contested();
     }
 
     /// Takes the files that are no longer open; the caller releases them.
@@ -295,9 +306,8 @@ impl StateTable {
                 }
             }
             StateKind::Lock { open } => {
-                if let Some(file) = self.files.get_mut(&entry.file) {
-                    file.locks.release(entry.owner);
-                }
+                let owner = LockOwner::Nfs4(entry.owner);
+                self.locks.release(entry.file.locked(), owner);
                 let open = self.states.get_mut(&open).map(|entry| &mut entry.kind);
                 if let Some(StateKind::Open(open)) = open {
                     open.locks.remove(&key);
@@ -305,12 +315,19 @@ impl StateTable {
             }
             StateKind::Closed => {}
         }
-        if self
-            .files
-            .get(&entry.file)
-            .is_some_and(|file| file.opens.is_empty() && file.locks.is_empty())
-        {
-            self.files.remove(&entry.file);
+        self.forget_file_if_idle(&entry.file);
+    }
+
+    /// Returns whether a client of NLM has files open with share modes.
+    pub(crate) fn has_outside_shares(&self, host: u32) -> bool {
+        let mut files = self.files.values();
+        files.any(|file| file.outside.keys().any(|(of, _)| *of == host))
+    }
+
+    fn forget_file_if_idle(&mut self, file: &FileHandle) {
+        let state = self.files.get(file);
+        if state.is_some_and(|state| state.opens.is_empty() && state.outside.is_empty()) {
+            self.files.remove(file);
         }
     }
 }

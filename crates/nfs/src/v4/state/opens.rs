@@ -1,17 +1,27 @@
 //! Opens and share reservations (RFC 7530, section 9.9): who has a file open for what, and what others are denied.
 
-use super::{ClientId, OwnerId, StateEntry, StateKey, StateKind, StateTable};
+use super::{ClientId, OutsideHolder, OwnerId, StateEntry, StateKey, StateKind, StateTable};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
 use crate::v4::status::Status;
 use engine::FsHandle;
 use std::collections::BTreeSet;
 
+/// Clients of NLM that have one file open with a share mode.
+const FILE_SHARES_MAX: usize = 1024;
+
 /// Reading and writing, as bits 1 and 2: what an open is for, or denies others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShareMode {
     pub(crate) access: u32,
     pub(crate) deny: u32,
+}
+
+impl ShareMode {
+    /// Returns whether two opens exclude each other.
+    fn conflicts(self, other: Self) -> bool {
+        self.access & other.deny != 0 || self.deny & other.access != 0
+    }
 }
 
 /// What an open state has.
@@ -134,7 +144,55 @@ impl StateTable {
             }
             self.remove_client(client);
         }
+        let outside = self.files.get(file).into_iter();
+        let mut outside = outside.flat_map(|file| file.outside.values());
+        if outside.any(|held| held.conflicts(share)) {
+            return Err(Status::ShareDenied);
+        }
         Ok(())
+    }
+
+    /// Opens a file with a share mode for a client of NLM, or replaces the mode that it has it open with.
+    pub(crate) fn share_outside(
+        &mut self,
+        file: &FileHandle,
+        holder: OutsideHolder,
+        share: ShareMode,
+    ) -> Result<(), Status> {
+        let before = self.unshare_outside(file, &holder);
+        if let Err(denied) = self.check_share(file, share) {
+            if let Some(before) = before {
+                let state = self.files.entry(*file).or_default();
+                state.outside.insert(holder, before);
+            }
+            return Err(denied);
+        }
+        let state = self.files.entry(*file).or_default();
+        if state.outside.len() >= FILE_SHARES_MAX {
+            return Err(Status::Resource);
+        }
+        state.outside.insert(holder, share);
+        Ok(())
+    }
+
+    /// Ends a share mode of a client of NLM; returns it.
+    pub(crate) fn unshare_outside(
+        &mut self,
+        file: &FileHandle,
+        holder: &OutsideHolder,
+    ) -> Option<ShareMode> {
+        let ended = self.files.get_mut(file)?.outside.remove(holder);
+        self.forget_file_if_idle(file);
+        ended
+    }
+
+    /// Ends all share modes of a client of NLM.
+    pub(crate) fn unshare_host(&mut self, host: u32) {
+        for file in self.files.values_mut() {
+            file.outside.retain(|(of, _), _| *of != host);
+        }
+        self.files
+            .retain(|_, file| !file.opens.is_empty() || !file.outside.is_empty());
     }
 
     /// Returns a client with an open that a share mode conflicts with; one whose lease has run out only if there is no other.
@@ -144,8 +202,7 @@ impl StateTable {
             let StateKind::Open(open) = &entry.kind else {
                 return None;
             };
-            let denied = open.share.access & share.deny != 0 || open.share.deny & share.access != 0;
-            denied.then_some(entry.client)
+            open.share.conflicts(share).then_some(entry.client)
         });
         conflicts.min_by_key(|client| self.is_expired(*client))
     }
@@ -312,8 +369,7 @@ impl StateTable {
         let owner = entry.owner;
         match entry.kind {
             StateKind::Lock { .. } => {
-                let file = self.files.get(&entry.file);
-                if file.is_some_and(|file| file.locks.is_held_by(owner)) {
+                if self.holds_locks(owner, &entry.file) {
                     return Err(Status::LocksHeld);
                 }
                 self.remove_state(key);

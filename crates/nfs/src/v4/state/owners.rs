@@ -159,11 +159,8 @@ impl StateTable {
             None => return Ok(()),
         };
         let holds = |key: &StateKey| {
-            let file = self
-                .states
-                .get(key)
-                .and_then(|entry| self.files.get(&entry.file));
-            file.is_some_and(|file| file.locks.is_held_by(owner))
+            let entry = self.states.get(key);
+            entry.is_some_and(|entry| self.holds_locks(owner, &entry.file))
         };
         if states.iter().any(holds) {
             return Err(Status::LocksHeld);

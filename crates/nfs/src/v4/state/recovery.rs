@@ -15,14 +15,14 @@
 //! given to no other in between (RFC 8881, section 8.4.3).
 
 use super::{CLIENTS_MAX, ClientId, Principal, StateTable};
+use crate::monitored::{MonitorList, MonitoredHost};
 use crate::v4::status::Status;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 /// First line of a record.
 const HEADER: &str = "sanbox nfs clients 1";
-/// Longest name of a client in bytes (RFC 8881, NFS4_OPAQUE_LIMIT).
-const NAME_BYTES_MAX: usize = 1024;
 /// A client that is in the midst of reclaiming gets this much time for its next request, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
 
@@ -54,6 +54,8 @@ pub(super) struct Recovery {
     identity: u64,
     earlier: BTreeMap<ClientName, EarlierClient>,
     recorded: BTreeMap<ClientName, Principal>,
+    /// The clients that lock by NLM.
+    monitored: MonitorList,
     grace: Grace,
     reclaimed_ns: u64,
     /// Counts changes of what is to be recorded, and which of them is stored.
@@ -71,6 +73,7 @@ impl Recovery {
             identity,
             earlier: BTreeMap::new(),
             recorded: BTreeMap::new(),
+            monitored: MonitorList::default(),
             grace: Grace::Waiting,
             reclaimed_ns: 0,
             version: 1,
@@ -81,7 +84,7 @@ impl Recovery {
                 recovery.read_line(line);
             }
         }
-        if recovery.earlier.is_empty() {
+        if recovery.earlier.is_empty() && recovery.monitored.earlier().is_empty() {
             recovery.grace = Grace::Over;
         }
         recovery
@@ -97,6 +100,7 @@ impl Recovery {
             }
             Some("4.0") => false,
             Some("4.1") => true,
+            Some(kind @ ("nsm" | "nlm")) => return self.monitored.read_line(kind, words),
             _ => return,
         };
         let principal = match words.next() {
@@ -104,7 +108,7 @@ impl Recovery {
             Some(uid) => uid.parse().ok().map(|uid| Principal(Some(uid))),
             None => None,
         };
-        let name = words.next().and_then(from_hex);
+        let name = words.next().and_then(crate::hex::decode);
         let (Some(principal), Some(name), None) = (principal, name, words.next()) else {
             return;
         };
@@ -129,11 +133,10 @@ impl Recovery {
                 Some(uid) => write!(text, "{uid} "),
                 None => write!(text, "- "),
             };
-            for byte in name {
-                let _infallible = write!(text, "{byte:02x}");
-            }
+            crate::hex::encode(name, &mut text);
             text.push('\n');
         }
+        self.monitored.write(&mut text);
         text.into_bytes()
     }
 
@@ -143,9 +146,12 @@ impl Recovery {
 
     /// Ends the time for reclaiming when all reclaimed, or when it has run out.
     fn advance(&mut self, now_ns: u64, lease_ns: u64) {
+        // Clients of NLM do not say that they are done.
+        let none_more = self.earlier.values().all(|client| client.complete)
+            && self.monitored.earlier().is_empty();
         let ends = match self.grace {
             Grace::Over => return,
-            _ if self.earlier.values().all(|client| client.complete) => true,
+            _ if none_more => true,
             Grace::Waiting => false,
             Grace::Since(began_ns) => {
                 let age = now_ns.saturating_sub(began_ns);
@@ -156,24 +162,10 @@ impl Recovery {
         if ends {
             self.grace = Grace::Over;
             self.earlier.clear();
+            self.monitored.forget_earlier();
             self.version += 1;
         }
     }
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || text.len() > 2 * NAME_BYTES_MAX {
-        return None;
-    }
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
-        return None;
-    };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes = pairs.iter().map(|[high, low]| {
-        let byte = digit(*high)? << 4 | digit(*low)?;
-        u8::try_from(byte).ok()
-    });
-    bytes.collect()
 }
 
 impl StateTable {
@@ -193,6 +185,7 @@ impl StateTable {
     pub(crate) fn grace(&self) -> Option<usize> {
         let recovery = &self.recovery;
         let unfinished = recovery.earlier.values().filter(|c| !c.complete).count();
+        let unfinished = unfinished + recovery.monitored.earlier().len();
         (!recovery.is_over()).then_some(unfinished)
     }
 
@@ -240,6 +233,40 @@ impl StateTable {
         }
         self.recovery.reclaimed_ns = self.now_ns;
         Ok(())
+    }
+
+    /// Checks that a client of NLM may reclaim a lock: that it is in the record of before the restart, and others may not lock yet.
+    pub(crate) fn may_host_reclaim(&mut self, address: IpAddr, name: &[u8]) -> bool {
+        let may = !self.recovery.is_over() && self.recovery.monitored.may_reclaim(address, name);
+        if may {
+            self.recovery.reclaimed_ns = self.now_ns;
+        }
+        may
+    }
+
+    /// Returns NSM's state number, and the clients of NLM that are to be told of the restart.
+    pub(crate) fn hosts_to_notify(&self) -> (u32, Vec<MonitoredHost>) {
+        let monitored = &self.recovery.monitored;
+        (
+            monitored.state(),
+            monitored.earlier().iter().cloned().collect(),
+        )
+    }
+
+    /// Records a client of NLM before it gets its first lock.
+    ///
+    /// # Errors
+    /// [`Status::Resource`]: there are too many.
+    pub(crate) fn record_host(&mut self, host: &MonitoredHost) -> Result<(), Status> {
+        let new = self.recovery.monitored.add(host).ok_or(Status::Resource)?;
+        self.recovery.version += u64::from(new);
+        Ok(())
+    }
+
+    /// Takes a client of NLM out of the record.
+    pub(crate) fn unrecord_host(&mut self, host: &MonitoredHost) {
+        let was = self.recovery.monitored.remove(host);
+        self.recovery.version += u64::from(was);
     }
 
     /// RECLAIM_COMPLETE.
@@ -310,6 +337,7 @@ mod tests {
             lease_seconds: 90,
             secret: [3, 4],
             record,
+            locks: Default::default(),
         })
     }
 
@@ -391,7 +419,7 @@ mod tests {
         assert_eq!(after.check_reclaim(one), Err(Status::NoGrace));
         // One that came too late, and one that did not come, are not in the record any more.
         let left = String::from_utf8(record_of(&mut after)).expect("text");
-        assert_eq!(left.lines().count(), 2, "{left}");
+        assert_eq!(left.lines().count(), 3, "{left}");
     }
 
     #[test]
@@ -411,6 +439,7 @@ mod tests {
             lease_seconds: 90,
             secret: [5, 6],
             record: b"",
+            locks: Default::default(),
         });
         assert_eq!(after.key_of(&id, 0), Err(Status::StaleStateId));
         assert_eq!(after.key_of(&id, 1), Err(Status::BadStateId));

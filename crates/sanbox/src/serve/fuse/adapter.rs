@@ -17,18 +17,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use engine::{
-    Access, Attr, CloneOf, CreateMode, Cred, FileId, FileType, FsError, IoBuf, SeekTarget, SetAttr,
-    SetTime, Stability, XattrMode, is_control, is_unopened,
+    Access, Attr, CloneOf, CreateMode, Cred, FileId, FileType, FsError, IoBuf, LockedFile,
+    SeekTarget, SetAttr, SetTime, Stability, XattrMode, is_control, is_unopened,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::Lists;
 use super::convert::{caller, device_in, errno, kind, root, timestamp};
+use super::locks::{KernelLock, Locker};
 use super::nodes::{MountedView, Shared};
 
 /// How long names and attributes are trusted.
@@ -93,6 +94,28 @@ impl Adapter {
         });
     }
 
+    /// Returns what the table of locks calls a file.
+    fn locked(&self, ino: INodeNo) -> Result<LockedFile, Errno> {
+        let (mounted, file) = self.shared.at(ino.0).map_err(errno)?;
+        let fs = mounted.fs.guid();
+        Ok(LockedFile { fs, file })
+    }
+
+    fn locker(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+    ) -> Result<Locker, Errno> {
+        Ok(Locker {
+            file: self.locked(ino)?,
+            owner: owner.0,
+            handle: handle.0,
+            thread: req.pid(),
+        })
+    }
+
     fn empty<F, Work>(&self, reply: ReplyEmpty, work: F)
     where
         F: FnOnce(Arc<Shared>) -> Work,
@@ -117,6 +140,7 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_POSIX_LOCKS,
         ] {
             let _ = config.add_capabilities(wish);
         }
@@ -380,7 +404,7 @@ impl Filesystem for Adapter {
             1 => Access::MODIFY,
             _ => Access::READ | Access::MODIFY,
         };
-        let cred = self.acting(req);
+        let (cred, handle) = (self.acting(req), self.shared.locks.new_handle());
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
@@ -409,7 +433,7 @@ impl Filesystem for Adapter {
                 Ok(())
             },
             move |outcome| match outcome {
-                Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+                Ok(()) => reply.opened(FileHandle(handle), FopenFlags::empty()),
                 Err(error) => reply.error(errno(error)),
             },
         );
@@ -477,24 +501,85 @@ impl Filesystem for Adapter {
     fn flush(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        if let Ok(file) = self.locked(ino) {
+            self.shared.locks.closed(file, lock_owner.0);
+        }
         reply.ok();
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let lock = KernelLock {
+            first: start,
+            last: end,
+            kind: typ,
+            process: pid,
+        };
+        let locker = self.locker(req, ino, fh, lock_owner);
+        match locker.and_then(|locker| self.shared.locks.test(&locker, lock)) {
+            Ok(held) => reply.locked(held.first, held.last, held.kind, held.process),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let lock = KernelLock {
+            first: start,
+            last: end,
+            kind: typ,
+            process: pid,
+        };
+        let locker = match self.locker(req, ino, fh, lock_owner) {
+            Ok(locker) => locker,
+            Err(error) => return reply.error(error),
+        };
+        let shared = self.shared.clone();
+        self.runtime.spawn(async move {
+            match shared.locks.set(locker, lock, sleep).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
     }
 
     fn release(
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.shared.locks.closed_last(fh.0);
         self.empty(reply, move |shared| async move {
             let (mounted, id) = shared.at(ino.0)?;
             mounted.fs.release(id).await
@@ -702,8 +787,8 @@ impl Filesystem for Adapter {
         const EXCLUSIVE: i32 = 0o200;
         let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
         let shared = self.shared.clone();
-        let named = name.clone();
-        let cred = self.acting(req);
+        let (named, cred) = (name.clone(), self.acting(req));
+        let handle = FileHandle(self.shared.locks.new_handle());
         self.run(
             move |shared| async move {
                 let (mounted, dir) = shared.at(parent.0)?;
@@ -723,7 +808,7 @@ impl Filesystem for Adapter {
                 Ok((ino, attr)) => {
                     let generation = Generation(attr.id.generation);
                     let attr = shared.attr(ino, &attr);
-                    reply.created(&TTL, &attr, generation, FileHandle(0), FopenFlags::empty());
+                    reply.created(&TTL, &attr, generation, handle, FopenFlags::empty());
                 }
                 Err(error) => reply.error(errno(error)),
             },

@@ -8,6 +8,7 @@ mod adapter;
 mod convert;
 pub(crate) mod flags;
 pub(crate) mod guard;
+mod locks;
 mod nodes;
 
 use std::collections::BTreeSet;
@@ -17,13 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engine::FsHandle;
 use engine::property::Property;
+use engine::{FileLocks, FsHandle};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use tokio::sync::watch;
 
 use adapter::Adapter;
 use guard::Guard;
+use locks::MountLocks;
 use nodes::Shared;
 
 use crate::logging::MOUNT;
@@ -85,6 +87,8 @@ pub(crate) struct Mounts {
     /// Counts the mounts that ended.
     ended: watch::Sender<u64>,
     threads: usize,
+    /// The locks of all files.
+    locks: Arc<FileLocks>,
     /// Started with the first mount.
     guard: Mutex<Option<Arc<Guard>>>,
 }
@@ -105,15 +109,22 @@ impl Drop for Beginning<'_> {
 }
 
 impl Mounts {
-    pub(crate) fn new(threads: usize) -> Self {
+    /// Returns no mounts; what is locked through them is in `locks`.
+    pub(crate) fn new(threads: usize, locks: Arc<FileLocks>) -> Self {
         Self {
             list: Arc::default(),
             beginning: Mutex::default(),
             count: AtomicU64::new(0),
             ended: watch::Sender::new(0),
             threads: threads.clamp(1, 64),
+            locks,
             guard: Mutex::default(),
         }
+    }
+
+    /// Returns the table of what is locked through the mounts.
+    pub(crate) fn locks(&self) -> &Arc<FileLocks> {
+        &self.locks
     }
 
     /// Returns the guard of this process's mounts, starting it if need be; `None` where it cannot be started.
@@ -209,7 +220,8 @@ impl Mounts {
         let guid = fs.guid();
         let runtime = tokio::runtime::Handle::current();
         let (watch, fs) = fs.watch();
-        let shared = Arc::new(Shared::new(fs, root.id, flags.lists));
+        let locks = MountLocks::new(self.locks.clone());
+        let shared = Arc::new(Shared::new(fs, root.id, flags.lists, locks));
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
         let mut config = Config::default();
@@ -261,7 +273,7 @@ impl Mounts {
         let (mut session, guarded) = begun.await?.map_err(|error| explain(&error))?;
         let kernel = session.notifier();
         shared.meet(session.notifier());
-        let over = Arc::new(AtomicBool::new(false));
+        let (over, locked) = (Arc::new(AtomicBool::new(false)), shared.clone());
         let ends = over.clone();
         std::thread::Builder::new()
             .name("fuse changes".to_owned())
@@ -293,6 +305,7 @@ impl Mounts {
                 tracing::warn!(target: MOUNT, "a mount ended: {error}");
             }
             ends.store(true, Ordering::Relaxed);
+            locked.locks.end();
             if let Some((guard, connection)) = guarded {
                 guard.ended(connection);
             }

@@ -17,6 +17,7 @@ use fuser::{FileAttr, INodeNo, Notifier};
 
 use super::Lists;
 use super::convert::{device_out, kind, root, system_time};
+use super::locks::MountLocks;
 
 /// The kernel's number for the root directory, whatever its object number is.
 const ROOT: u64 = 1;
@@ -62,17 +63,20 @@ pub(super) struct Shared {
     root: Mutex<FileId>,
     /// Which access control lists the mount knows.
     pub(super) lists: Lists,
+    /// What is locked through the mount.
+    pub(super) locks: MountLocks,
     /// The kernel, once it is there.
     kernel: OnceLock<Notifier>,
     known: Mutex<Known>,
 }
 
 impl Shared {
-    pub(super) fn new(fs: FsHandle, root: FileId, lists: Lists) -> Self {
+    pub(super) fn new(fs: FsHandle, root: FileId, lists: Lists, locks: MountLocks) -> Self {
         Self {
             fs,
             root: Mutex::new(root),
             lists,
+            locks,
             kernel: OnceLock::new(),
             known: Mutex::default(),
         }

@@ -117,7 +117,7 @@ impl Smb {
             settings,
             chosen,
             directory: directory(context.state().path()),
-            mounts: Mounts::new(context.config().mount.threads),
+            mounts: Mounts::new(context.config().mount.threads, shown.locks().clone()),
             shown,
             withdrawn: Mutex::default(),
             leaving: Mutex::default(),
