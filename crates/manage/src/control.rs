@@ -3,23 +3,34 @@
 //! A client connects to a socket in the state directory that only its owner may open, and sends
 //! one request: the command line and where it was given. Frames of output come back, and last the
 //! exit code. Closing the connection ends the command. A frame is a kind (one byte), a length (four
-//! bytes, big-endian) and that many bytes.
+//! bytes, big-endian) and that many bytes. With the request may come a descriptor, on which the command's stream goes ([`Descriptor`]).
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::descriptor;
+#[cfg(doc)]
+use crate::descriptor::Descriptor;
 use crate::terminal::{self, SilentTerminal};
 
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Bytes before a frame's payload.
+const HEADER_BYTES: usize = 5;
 /// Bytes of a payload that are received without a copy; longer ones are sent apart from their header.
 const KEY_BYTES: usize = 4096;
 /// Bytes of input in a frame.
@@ -60,6 +71,8 @@ pub enum Frame {
     In(Vec<u8>),
     /// Appliance to client: so many bytes of standard input are wanted next; 0: all there are, from now on. Only where the request says so.
     Demand(u32),
+    /// Appliance to client: the descriptor that came with the request is used for standard input; nothing may be read from it there.
+    TakenOver,
     /// Bytes for standard output.
     Out(Vec<u8>),
     /// Bytes for standard error.
@@ -84,6 +97,7 @@ impl Frame {
             Self::Demand(wanted) => {
                 return write_frames(to, b'D', &wanted.to_be_bytes()).await;
             }
+            Self::TakenOver => (b'S', &[][..]),
             Self::In(bytes) => (b'I', &bytes[..]),
             Self::Out(bytes) => (b'O', &bytes[..]),
             Self::Err(bytes) => (b'E', &bytes[..]),
@@ -98,19 +112,26 @@ impl Frame {
     /// # Errors
     /// The connection broke, or what came is not a frame.
     pub async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
-        let mut header = [0; 5];
+        let mut header = [0; HEADER_BYTES];
         match from.read_exact(&mut header).await {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
+        Self::receive_payload(header, from).await.map(Some)
+    }
+
+    async fn receive_payload(
+        header: [u8; HEADER_BYTES],
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> io::Result<Self> {
         let (kind, length) = read_header(header)?;
         // It grows as bytes come: a length alone costs nothing. Keys, which are short, must leave no copy where it grew.
         let mut payload = Vec::with_capacity(length.min(KEY_BYTES));
         if from.take(length as u64).read_to_end(&mut payload).await? < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Self::read(kind, payload).map(Some)
+        Self::read(kind, payload)
     }
 
     fn read(kind: u8, payload: Vec<u8>) -> io::Result<Self> {
@@ -123,11 +144,70 @@ impl Frame {
             (b'O', _) => Self::Out(payload),
             (b'E', _) => Self::Err(payload),
             (b'T', _) => Self::Title(payload),
+            (b'S', []) => Self::TakenOver,
             (b'X', [code]) => Self::Exit(*code),
             (b'D', &[a, b, c, d]) => Self::Demand(u32::from_be_bytes([a, b, c, d])),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown frame")),
         })
     }
+}
+
+/// Receives the request that opens a connection, and the descriptor that came with it; `None` at the end of the connection.
+///
+/// # Errors
+/// The connection broke, or what came is no request.
+pub async fn receive_request(
+    stream: &mut UnixStream,
+) -> io::Result<Option<(Request, Option<OwnedFd>)>> {
+    let mut header = [0; HEADER_BYTES];
+    let (mut filled, mut given) = (0, None);
+    while filled < HEADER_BYTES {
+        let receive = || receive_with_descriptor(stream.as_fd(), &mut header[filled..], &mut given);
+        match stream.async_io(Interest::READABLE, receive).await? {
+            0 if filled == 0 => return Ok(None),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => filled += bytes,
+        }
+    }
+    match Frame::receive_payload(header, stream).await? {
+        Frame::Request(request) => Ok(Some((request, given))),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no request")),
+    }
+}
+
+/// Reads bytes, and keeps a descriptor that came with them; the system closes those for which there is no room.
+fn receive_with_descriptor(
+    from: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    given: &mut Option<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut parts = [IoSliceMut::new(bytes)];
+    let received = rustix::net::recvmsg(from, &mut parts, &mut ancillary, flags)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            *given = descriptors.last().or(given.take());
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Writes bytes, and with the first of them a descriptor.
+fn send_with_descriptor(
+    to: &mut std::os::unix::net::UnixStream,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    let has_room = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    assert!(has_room, "there is room for one descriptor");
+    let parts = [IoSlice::new(bytes)];
+    let sent = rustix::net::sendmsg(&*to, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    to.write_all(&bytes[sent..])
 }
 
 /// Calls this process by another name in lists of processes; Linux keeps its first 15 bytes (proc(5), `/proc/PID/comm`). A process that
@@ -361,7 +441,11 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         }
     };
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
-    let answer = ask_with(socket, &request, input, &mut out, &mut err)?;
+    // Without a descriptor the stream goes over the connection.
+    let taken_over = descriptor::taken_over(tool, arguments);
+    let taken_over = taken_over.and_then(|direction| descriptor::standard(direction).ok());
+    let stream = taken_over.as_ref().map(|stream| stream.as_fd());
+    let answer = ask_with(socket, &request, (input, stream), &mut out, &mut err)?;
     Ok(answer.map(|answer| match answer {
         Answer::Exit(code) => code,
         // As with SIGPIPE.
@@ -390,17 +474,15 @@ pub fn ask(
     err: &mut dyn Write,
 ) -> io::Result<Option<Answer>> {
     let input: Option<Box<dyn Read + Send>> = request.input.then(|| Box::new(io::stdin()) as _);
-    ask_with(socket, request, input, out, err)
+    ask_with(socket, request, (input, None), out, err)
 }
 
-/// As [`ask`], with this input.
-fn ask_with(
+/// Connects to the appliance at `socket` and sends it the request; `None` when no appliance listens.
+fn request_to(
     socket: &Path,
     request: &Request,
-    input: Option<Box<dyn Read + Send>>,
-    out: &mut dyn Write,
-    err: &mut dyn Write,
-) -> io::Result<Option<Answer>> {
+    taken_over: Option<BorrowedFd<'_>>,
+) -> io::Result<Option<std::os::unix::net::UnixStream>> {
     let (_directory, path) = short(socket)?;
     let mut stream = match std::os::unix::net::UnixStream::connect(&path) {
         Ok(stream) => stream,
@@ -408,7 +490,25 @@ fn ask_with(
         Err(error) => return Err(error),
     };
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
-    stream.write_all(&frame_bytes(b'R', &payload)?)?;
+    let frame = frame_bytes(b'R', &payload)?;
+    match taken_over {
+        Some(descriptor) => send_with_descriptor(&mut stream, &frame, descriptor)?,
+        None => stream.write_all(&frame)?,
+    }
+    Ok(Some(stream))
+}
+
+/// As [`ask`], with this input, and a descriptor that the appliance may use in the place of input or output.
+fn ask_with(
+    socket: &Path,
+    request: &Request,
+    (input, taken_over): (Option<Box<dyn Read + Send>>, Option<BorrowedFd<'_>>),
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<Option<Answer>> {
+    let Some(mut stream) = request_to(socket, request, taken_over)? else {
+        return Ok(None);
+    };
     let (mut demanding, mut demands) = (None, InputDemands::ALL);
     if request.on_demand {
         let (sender, receiver) = InputDemands::channel();
@@ -421,7 +521,7 @@ fn ask_with(
             .spawn(move || send_input(input, demands, to))?;
     }
     loop {
-        let mut header = [0; 5];
+        let mut header = [0; HEADER_BYTES];
         match stream.read_exact(&mut header) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -445,6 +545,11 @@ fn ask_with(
                 Ok(())
             }
             Frame::Exit(code) => return Ok(Some(Answer::Exit(code))),
+            Frame::TakenOver => {
+                // The thread that reads ends without a demand.
+                demanding = None;
+                Ok(())
+            }
             Frame::Demand(wanted) => {
                 // The thread may have ended with the input.
                 let _ = demanding.as_ref().map(|thread| thread.send(wanted));
@@ -492,7 +597,7 @@ fn is_unserved(error: &io::Error) -> bool {
 }
 
 /// Returns a frame's kind and the length of its payload.
-fn read_header([kind, length @ ..]: [u8; 5]) -> io::Result<(u8, usize)> {
+fn read_header([kind, length @ ..]: [u8; HEADER_BYTES]) -> io::Result<(u8, usize)> {
     let length = u32::from_be_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(io::Error::new(
@@ -504,7 +609,7 @@ fn read_header([kind, length @ ..]: [u8; 5]) -> io::Result<(u8, usize)> {
 }
 
 /// Returns what stands before a frame's payload.
-fn header_of(kind: u8, payload: &[u8]) -> io::Result<[u8; 5]> {
+fn header_of(kind: u8, payload: &[u8]) -> io::Result<[u8; HEADER_BYTES]> {
     let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
     let [a, b, c, d] = length.to_be_bytes();
     Ok([kind, a, b, c, d])
@@ -632,6 +737,7 @@ mod tests {
             Frame::Err(Vec::new()),
             Frame::Title(b"send 42%".to_vec()),
             Frame::Demand(312),
+            Frame::TakenOver,
             Frame::Exit(2),
         ];
         for frame in &frames {
@@ -704,6 +810,41 @@ mod tests {
         });
         asked.await.expect("asks");
         served.await.expect("serves");
+    }
+
+    #[tokio::test]
+    async fn a_descriptor_comes_with_the_request() {
+        let request = Request {
+            tool: "zfs".to_owned(),
+            arguments: vec!["x".repeat(100_000)],
+            directory: PathBuf::from("/"),
+            environment: BTreeMap::new(),
+            uid: 0,
+            input: false,
+            on_demand: false,
+            terminal: false,
+        };
+        let payload = serde_json::to_vec(&request).expect("encodes");
+        let frame = frame_bytes(b'R', &payload).expect("a frame");
+        for has_descriptor in [true, false] {
+            let (mut here, there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            there.set_nonblocking(true).expect("sets");
+            let mut there = UnixStream::from_std(there).expect("a socket");
+            let file = tempfile::tempfile().expect("a file");
+            let frame = frame.clone();
+            let sending = std::thread::spawn(move || match has_descriptor {
+                true => send_with_descriptor(&mut here, &frame, file.as_fd()),
+                // Its parts come apart.
+                false => frame.chunks(3).try_for_each(|part| here.write_all(part)),
+            });
+            let (asked, given) = receive_request(&mut there)
+                .await
+                .expect("receives")
+                .expect("there is one");
+            sending.join().expect("ends").expect("sends");
+            assert_eq!((asked, given.is_some()), (request.clone(), has_descriptor));
+            assert!(receive_request(&mut there).await.expect("ends").is_none());
+        }
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod database;
+pub mod descriptor;
 pub mod exported;
 pub mod history;
 pub mod jobs;

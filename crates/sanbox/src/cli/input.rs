@@ -1,12 +1,13 @@
-//! Where the input of a command comes from: the process's own standard input, or the frames of a control connection. It comes in
-//! chunks through a bounded channel, so that a slow command holds up the sender and not the memory. Of a command that reads on demand
-//! no more is read than it asked for.
+//! Where the input of a command comes from: the process's own standard input, the frames of a control connection, or the descriptor that
+//! came with the request. The first two come in chunks through a bounded channel, so that a slow command holds up the sender and not
+//! the memory. Of a command that reads on demand no more is read than it asked for.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use manage::control::InputDemands;
+use manage::descriptor::Descriptor;
 use tokio::sync::{Mutex, mpsc};
 use zeroize::Zeroizing;
 
@@ -18,9 +19,15 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// The input of one command. An empty chunk is its end; where the sender is gone before, it was cut off.
 #[derive(Clone)]
 pub(crate) struct Input {
-    chunks: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
+    source: Source,
     /// Where the command reads on demand.
     demands: Option<Demands>,
+}
+
+#[derive(Clone)]
+enum Source {
+    Chunks(Arc<Mutex<mpsc::Receiver<Vec<u8>>>>),
+    Descriptor(Arc<Mutex<Descriptor>>),
 }
 
 /// The way to what reads the input.
@@ -36,10 +43,18 @@ impl Input {
     pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
         let input = Self {
-            chunks: Arc::new(Mutex::new(receiver)),
+            source: Source::Chunks(Arc::new(Mutex::new(receiver))),
             demands: None,
         };
         (sender, input)
+    }
+
+    /// Input that is read from a descriptor as the command wants it.
+    pub(crate) fn of_descriptor(descriptor: Descriptor) -> Self {
+        Self {
+            source: Source::Descriptor(Arc::new(Mutex::new(descriptor))),
+            demands: None,
+        }
     }
 
     /// Calls `ask` with what the command wants: a number of bytes, or 0 for all.
@@ -122,7 +137,16 @@ impl Input {
             demands.all.store(bytes == 0, Ordering::Relaxed);
             (demands.ask)(bytes);
         }
-        let chunk = self.chunks.lock().await.recv().await?;
+        let chunk = match &self.source {
+            Source::Chunks(chunks) => chunks.lock().await.recv().await?,
+            Source::Descriptor(descriptor) => {
+                let mut chunk = vec![0; wanted.unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)];
+                // The command sees a stream that ends too early.
+                let read = descriptor.lock().await.read(&mut chunk).await.unwrap_or(0);
+                chunk.truncate(read);
+                chunk
+            }
+        };
         (!chunk.is_empty()).then_some(chunk)
     }
 }

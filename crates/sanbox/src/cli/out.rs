@@ -6,6 +6,9 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use manage::descriptor::Descriptor;
+use tokio::sync::Mutex as AsyncMutex;
+
 /// Where bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
@@ -23,7 +26,11 @@ pub(crate) struct OutputClosed;
 
 enum Sink {
     Process,
-    Channel(tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>),
+    Channel {
+        sender: tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>,
+        /// What standard output is written to instead.
+        stream: Option<AsyncMutex<Descriptor>>,
+    },
 }
 
 /// The output of one command.
@@ -42,9 +49,13 @@ impl Out {
         Self::with(Sink::Process)
     }
 
-    /// Output into a channel, from which a control connection is fed.
-    pub(crate) fn channel(sender: tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>) -> Self {
-        Self::with(Sink::Channel(sender))
+    /// Output into a channel, from which a control connection is fed; standard output to `stream`, where there is one.
+    pub(crate) fn channel(
+        sender: tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>,
+        stream: Option<Descriptor>,
+    ) -> Self {
+        let stream = stream.map(AsyncMutex::new);
+        Self::with(Sink::Channel { sender, stream })
     }
 
     fn with(sink: Sink) -> Self {
@@ -96,9 +107,27 @@ impl Out {
     pub(crate) async fn flush(&self) -> Result<(), OutputClosed> {
         let pending = self.take();
         for (stream, bytes) in pending {
-            match &self.0.sink {
-                Sink::Process => write_own(stream, &bytes).map_err(|_| OutputClosed)?,
-                Sink::Channel(sender) => sender
+            match (&self.0.sink, stream) {
+                (Sink::Process, _) => write_own(stream, &bytes).map_err(|_| OutputClosed)?,
+                (
+                    Sink::Channel {
+                        stream: Some(descriptor),
+                        sender,
+                    },
+                    Stream::Out,
+                ) => {
+                    if let Err(error) = descriptor.lock().await.write_all(&bytes).await {
+                        // Without a reader it ends quietly; a full file system is told.
+                        if error.kind() != io::ErrorKind::BrokenPipe {
+                            let why = error.to_string();
+                            let why = why.split(" (os error").next().unwrap_or(&why);
+                            let words = format!("cannot write the output: {why}\n");
+                            let _ = sender.send((Stream::Err, words.into_bytes())).await;
+                        }
+                        return Err(OutputClosed);
+                    }
+                }
+                (Sink::Channel { sender, .. }, _) => sender
                     .send((stream, bytes))
                     .await
                     .map_err(|_| OutputClosed)?,

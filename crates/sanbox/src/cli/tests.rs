@@ -159,7 +159,7 @@ async fn run(appliance: &Arc<Appliance>, folder: &Path, line: &str) -> (u8, Stri
     let caller = Caller::default();
     let session = Session::new(
         appliance.clone(),
-        Out::channel(sender),
+        Out::channel(sender, None),
         caller,
         &tool,
         &arguments,

@@ -1,6 +1,6 @@
 //! The appliance's end of the control socket: runs commands for clients.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use engine::Subject;
 use futures_util::future::{AbortHandle, abortable};
 use manage::accounts::Role;
 use manage::commands;
-use manage::control::{Frame, Request};
+use manage::control::{self, Frame, Request};
+use manage::descriptor::{self, Descriptor, Direction};
 use manage::jobs::{JobOrigin, Jobs};
+use tokio::io::AsyncWrite;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -129,7 +131,7 @@ fn role_of(appliance: &Appliance, uid: u32) -> Option<Role> {
     appliance.api()?.accounts.role(&name)
 }
 
-async fn refuse(writer: &mut OwnedWriteHalf, message: &str) {
+async fn refuse(writer: &mut (impl AsyncWrite + Unpin), message: &str) {
     let _ = Frame::Err(message.as_bytes().to_vec()).send(writer).await;
     let _ = Frame::Exit(1).send(writer).await;
 }
@@ -165,6 +167,8 @@ pub(crate) struct GivenCommand {
     pub(crate) arguments: Vec<String>,
     /// Standard input, if it has one.
     pub(crate) input: Option<Input>,
+    /// What its standard output is written to, where that is not what hands on the rest of what it says.
+    pub(crate) stream: Option<Descriptor>,
 }
 
 /// A command that runs.
@@ -191,9 +195,10 @@ pub(crate) fn start(
         tool,
         arguments,
         input,
+        stream,
     } = given;
     let (sender, output) = mpsc::channel(CHUNKS_MAX);
-    let out = Out::channel(sender);
+    let out = Out::channel(sender, stream);
     let session = Session::new(appliance, out, caller, &tool, &arguments, input);
     let thread = tool.clone();
     let command = async move {
@@ -250,19 +255,25 @@ async fn take_input(reader: &mut OwnedReadHalf, feed: mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// The command that a client gives; one without privileges has a bounded time to give it.
-async fn receive(reader: &mut OwnedReadHalf, bounded: bool) -> Option<Request> {
+/// The command that a client gives, and the descriptor that comes with it; a client without privileges has a bounded time to give it.
+async fn receive(stream: &mut UnixStream, bounded: bool) -> Option<(Request, Option<OwnedFd>)> {
+    let receiving = control::receive_request(stream);
     let received = match bounded {
-        true => {
-            let received = tokio::time::timeout(COMMAND_TIMEOUT, Frame::receive(reader)).await;
-            received.unwrap_or(Ok(None))
-        }
-        false => Frame::receive(reader).await,
+        true => tokio::time::timeout(COMMAND_TIMEOUT, receiving).await,
+        false => Ok(receiving.await),
     };
-    match received {
-        Ok(Some(Frame::Request(request))) => Some(request),
-        _ => None,
-    }
+    received.ok()?.ok()?
+}
+
+/// The command's stream on the client's own descriptor. Without one, or with one that cannot be used, it goes over the connection.
+fn taken_over(
+    request: &Request,
+    given: Option<OwnedFd>,
+    trusted: bool,
+) -> Option<(Direction, Descriptor)> {
+    let direction = descriptor::taken_over(&request.tool, &request.arguments)?;
+    let taken = Descriptor::new(given?, direction, trusted).ok()?;
+    Some((direction, taken))
 }
 
 /// Hands on what a command says and asks for, to its end.
@@ -285,17 +296,43 @@ async fn relay_output(
     }
 }
 
-async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
+/// Input that is read as the command wants it, and what it wants.
+fn demanded(input: Input) -> (Input, mpsc::UnboundedReceiver<u32>) {
+    let (demanding, demands) = mpsc::unbounded_channel();
+    let input = input.on_demand(move |wanted| {
+        let _ = demanding.send(wanted);
+    });
+    (input, demands)
+}
+
+/// Says how a command ended, after all that it said.
+async fn finish(
+    exit: oneshot::Receiver<Exit>,
+    job: ShellJob,
+    asked: String,
+    began: tokio::time::Instant,
+    writer: &mut OwnedWriteHalf,
+) -> std::io::Result<()> {
+    // A command that panicked is reported as an error; the daemon goes on.
+    let code = exit.await.map_or(1, |exit| exit.0);
+    job.finish(code);
+    let took_ms = began.elapsed().as_millis();
+    tracing::debug!(target: CONTROL, "{asked}: exit code {code} after {took_ms} ms");
+    Frame::Exit(code).send(writer).await
+}
+
+async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
     let peer = subject.as_ref().map(|known| known.uid);
-    let (mut reader, mut writer) = stream.into_split();
     let permit = subject.as_ref().map(|_| OF_USERS.try_acquire());
     if matches!(permit, Some(Err(_))) {
-        return refuse(&mut writer, "sanbox: too many commands at once\n").await;
+        return refuse(&mut stream, "sanbox: too many commands at once\n").await;
     }
-    let Some(request) = receive(&mut reader, subject.is_some()).await else {
+    let Some((request, given)) = receive(&mut stream, subject.is_some()).await else {
         return;
     };
+    let descriptor = taken_over(&request, given, subject.is_none());
+    let (mut reader, mut writer) = stream.into_split();
     let subject = subject.filter(|known| !has_role(&appliance, known.uid, &request));
     if subject.is_some() && !commands::is_delegable(&request.tool, &request.arguments) {
         let refusal = format!("{}: permission denied\n", request.tool);
@@ -305,13 +342,21 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let (tool, arguments) = (request.tool, request.arguments);
     let asked = format!("{} by user {uid}", commands::line(&tool, &arguments));
     let job = job_of_shell(&appliance, uid, &tool, &arguments);
-    let (feed, mut input) = Input::channel();
-    let (demanding, mut demands) = mpsc::unbounded_channel();
-    if request.on_demand {
-        input = input.on_demand(move |wanted| {
-            let _ = demanding.send(wanted);
-        });
-    }
+    let (feed, input) = Input::channel();
+    let (input, mut demands) = match request.on_demand && descriptor.is_none() {
+        true => demanded(input),
+        false => (input, mpsc::unbounded_channel().1),
+    };
+    let (input, stream) = match descriptor {
+        Some((Direction::In, descriptor)) => {
+            if Frame::TakenOver.send(&mut writer).await.is_err() {
+                return;
+            }
+            (Input::of_descriptor(descriptor), None)
+        }
+        Some((Direction::Out, descriptor)) => (input, Some(descriptor)),
+        None => (input, None),
+    };
     let given = GivenCommand {
         caller: Caller {
             directory: request.directory,
@@ -321,6 +366,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         },
         subject,
         input: request.input.then_some(input),
+        stream,
         tool,
         arguments,
     };
@@ -335,15 +381,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     } = running;
     let relay = async {
         relay_output(&mut output, &mut demands, &mut writer).await?;
-        // A command that panicked is reported as an error; the daemon goes on.
-        let code = exit.await.map_or(1, |exit| exit.0);
-        job.finish(code);
-        tracing::debug!(
-            target: CONTROL,
-            "{asked}: exit code {code} after {} ms",
-            began.elapsed().as_millis()
-        );
-        Frame::Exit(code).send(&mut writer).await
+        finish(exit, job, asked, began, &mut writer).await
     };
     tokio::select! {
         _ = relay => {}

@@ -83,6 +83,7 @@ impl Backend for ApplianceBackend {
             tool,
             arguments,
             input: input.map(Input::of),
+            stream: None,
         };
         let RunningCommand {
             output,

@@ -1,0 +1,224 @@
+//! A stream on a descriptor that another process opened: standard output of `zfs send`, standard input of `zfs receive`, which the
+//! command gives to the appliance with its request (SCM_RIGHTS, unix(7)). The stream does not go through the command's process then.
+//!
+//! The open file is the client's, too: its flags are left alone. A pipe is opened anew, without blocking; a regular file or a device
+//! blocks the thread that calls. Sockets are not taken: they cannot be opened anew.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, open};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+/// What is done with a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Bytes are read from it.
+    In,
+    /// Bytes are written to it.
+    Out,
+}
+
+/// A descriptor of another process's, to read from or to write to.
+#[derive(Debug)]
+pub struct Descriptor(OpenFile);
+
+/// How it is used.
+#[derive(Debug)]
+enum OpenFile {
+    PipeIn(Receiver),
+    PipeOut(Sender),
+    File(File),
+}
+
+impl Descriptor {
+    /// Takes a descriptor; pipes alone, unless `any` kind of file may be used. Called in a runtime, whose reactor waits for it.
+    ///
+    /// # Errors
+    /// It was not opened for this direction, is a directory or another kind of file than is taken, or cannot be waited for.
+    pub fn new(given: OwnedFd, direction: Direction, any: bool) -> io::Result<Self> {
+        let flags = fcntl_getfl(&given)? & OFlags::ACCMODE;
+        let opposite = match direction {
+            Direction::In => OFlags::WRONLY,
+            Direction::Out => OFlags::RDONLY,
+        };
+        // What a user of fewer rights opened for the other direction is not to be opened anew for this one.
+        if flags == opposite || fcntl_getfl(&given)?.contains(OFlags::PATH) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        Ok(Self(
+            match FileType::from_raw_mode(fstat(&given)?.st_mode) {
+                FileType::Fifo => {
+                    let reopened = reopen(&given, direction)?;
+                    match direction {
+                        Direction::In => OpenFile::PipeIn(Receiver::from_owned_fd(reopened)?),
+                        Direction::Out => OpenFile::PipeOut(Sender::from_owned_fd(reopened)?),
+                    }
+                }
+                FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice
+                    if any =>
+                {
+                    OpenFile::File(given.into())
+                }
+                _ => return Err(ErrorKind::InvalidInput.into()),
+            },
+        ))
+    }
+
+    /// Writes all of it. Dropped before it ends, it has written a part.
+    ///
+    /// # Errors
+    /// Of writing: the pipe has no reader any more, the file system is full. [`ErrorKind::Unsupported`] of what is read from.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.0 {
+            OpenFile::PipeOut(pipe) => pipe.write_all(bytes).await,
+            OpenFile::File(file) => file.write_all(bytes),
+            OpenFile::PipeIn(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Reads what there is, `buffer.len()` bytes at most, and returns how many; 0 at the end.
+    ///
+    /// # Errors
+    /// Of reading. [`ErrorKind::Unsupported`] of what is written to.
+    pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            OpenFile::PipeIn(pipe) => pipe.read(buffer).await,
+            OpenFile::File(file) => loop {
+                match file.read(buffer) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    read => return read,
+                }
+            },
+            OpenFile::PipeOut(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Opens a pipe once more, without blocking, so that the open file of the other process stays as it is (proc(5), `/proc/PID/fd`).
+fn reopen(pipe: &OwnedFd, direction: Direction) -> io::Result<OwnedFd> {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
+    let access = match direction {
+        Direction::In => OFlags::RDONLY,
+        Direction::Out => OFlags::WRONLY,
+    };
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
+}
+
+/// The stream of a command's process that the appliance takes over, if one is.
+#[must_use]
+pub fn taken_over(tool: &str, arguments: &[String]) -> Option<Direction> {
+    match (tool, arguments.first().map_or("", String::as_str)) {
+        ("zfs", "send") => Some(Direction::Out),
+        ("zfs", "receive" | "recv") => Some(Direction::In),
+        _ => None,
+    }
+}
+
+/// The standard stream of this process for a direction.
+///
+/// # Errors
+/// It is closed, or no descriptor is left.
+pub fn standard(direction: Direction) -> io::Result<OwnedFd> {
+    match direction {
+        Direction::In => io::stdin().as_fd().try_clone_to_owned(),
+        Direction::Out => io::stdout().as_fd().try_clone_to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Seek as _;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pipe() -> (OwnedFd, OwnedFd) {
+        let (from, to) = io::pipe().expect("a pipe");
+        (from.into(), to.into())
+    }
+
+    fn is_nonblocking(file: &OwnedFd) -> bool {
+        fcntl_getfl(file).expect("flags").contains(OFlags::NONBLOCK)
+    }
+
+    #[tokio::test]
+    async fn a_pipe_is_written_as_it_is_read_and_stays_as_it_was() {
+        let (from, to) = pipe();
+        let theirs = to.try_clone().expect("the client's");
+        let mut descriptor = Descriptor::new(to, Direction::Out, false).expect("a pipe is taken");
+        let bytes: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+        // More than the pipe holds: it waits, and blocks nothing.
+        let late = tokio::time::timeout(Duration::from_millis(50), descriptor.write_all(&bytes));
+        late.await.expect_err("nobody reads");
+        assert!(!is_nonblocking(&theirs) && !is_nonblocking(&from));
+        drop(theirs);
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            File::from(from).read_to_end(&mut all).expect("reads");
+            all
+        });
+        descriptor.write_all(&bytes).await.expect("it is read");
+        drop(descriptor);
+        let all = reader.join().expect("ends");
+        assert!(all.len() > bytes.len() && all.ends_with(&bytes));
+    }
+
+    #[tokio::test]
+    async fn a_pipe_without_a_reader_is_broken() {
+        let (from, to) = pipe();
+        let mut descriptor = Descriptor::new(to, Direction::Out, false).expect("a pipe is taken");
+        drop(from);
+        let error = descriptor.write_all(b"x").await.expect_err("broken");
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn no_more_of_a_pipe_is_read_than_was_asked_for() {
+        let (from, to) = pipe();
+        let theirs = from.try_clone().expect("the client's");
+        let mut descriptor = Descriptor::new(from, Direction::In, false).expect("a pipe is taken");
+        let mut to = File::from(to);
+        to.write_all(b"head and rest").expect("writes");
+        let mut head = [0; 4];
+        assert_eq!(descriptor.read(&mut head).await.expect("reads"), 4);
+        drop(to);
+        let mut rest = String::new();
+        File::from(theirs).read_to_string(&mut rest).expect("reads");
+        assert_eq!((&head, rest.as_str()), (b"head", " and rest"));
+        assert_eq!(descriptor.read(&mut head).await.expect("its end"), 0);
+    }
+
+    #[tokio::test]
+    async fn files_work_for_those_who_may_give_them() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"before ").expect("writes");
+        let given = || OwnedFd::from(file.try_clone().expect("a copy"));
+        Descriptor::new(given(), Direction::Out, false).expect_err("pipes alone");
+        let mut descriptor = Descriptor::new(given(), Direction::Out, true).expect("taken");
+        descriptor.write_all(b"after").await.expect("writes");
+        file.rewind().expect("its start");
+        let mut all = String::new();
+        file.read_to_string(&mut all).expect("reads");
+        assert_eq!(all, "before after");
+    }
+
+    #[tokio::test]
+    async fn what_was_opened_for_the_other_direction_is_refused() {
+        let (from, to) = pipe();
+        for (given, direction) in [(from, Direction::Out), (to, Direction::In)] {
+            let error = Descriptor::new(given, direction, true).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        }
+        let path = open("/dev/null", OFlags::PATH, Mode::empty()).expect("opens");
+        Descriptor::new(path, Direction::In, true).expect_err("it is not open");
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        Descriptor::new(socket.into(), Direction::In, true).expect_err("it cannot be opened anew");
+        let directory = open("/", OFlags::RDONLY, Mode::empty()).expect("opens");
+        Descriptor::new(directory, Direction::In, true).expect_err("it is no stream");
+    }
+}
