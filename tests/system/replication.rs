@@ -109,6 +109,80 @@ fn a_tree_is_kept_the_same_on_another_pool() {
 }
 
 #[test]
+fn the_first_copy_goes_by_a_disk_that_comes_back_for_more() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    write(&place, 1);
+    write(&place, 2);
+    check(
+        &place,
+        "mkdir disk && sanbox replication create vm --from tank/vm --to back/vm -r -X tank/vm/tmp",
+        "",
+    );
+    let same = |snapshot: &str| {
+        for dataset in ["vm", "vm/one"] {
+            let name = format!("{dataset}@{snapshot}");
+            let (source, copy) = (format!("tank/{name}"), format!("back/{name}"));
+            assert_eq!(sums(&place, &source), sums(&place, &copy), "{name}");
+        }
+    };
+    let said = place.run("sanbox replication export vm disk 2> told; cat told");
+    assert!(said.starts_with("6 snapshots, "), "{said}");
+    assert!(said.contains("'vm' is paused"), "{said}");
+    check(
+        &place,
+        "sanbox replication list -H | cut -f4; zfs list -Ho name back; ls disk/sanbox-vm | wc -l",
+        "paused\nback\n7\n",
+    );
+    check(
+        &place,
+        "sanbox replication import disk -n",
+        "tank/vm to back/vm: would be sent: 2 streams, up to @s2\n\
+         tank/vm/disk to back/vm/disk: would be sent: 2 streams, up to @s2\n\
+         tank/vm/one to back/vm/one: would be sent: 2 streams, up to @s2\n",
+    );
+    // Killed at any point, it begins again with what is missing.
+    for tenths in 1..=4 {
+        let killed = format!(
+            "timeout -s KILL 0.{tenths} sanbox replication import disk >/dev/null 2>&1 || true"
+        );
+        place.run(&killed);
+    }
+    place.run("sanbox replication import disk");
+    check(&place, "sanbox replication import disk", "");
+    same("s1");
+    same("s2");
+    // The target is as a run would have left it, and the disk has room again.
+    let holds = place.run("zfs holds -Hr back/vm@s2");
+    assert_eq!(holds.matches("replica-vm").count(), 3, "{holds}");
+    write(&place, 3);
+    place.run("sanbox replication export vm disk 2>/dev/null");
+    check(&place, "ls disk/sanbox-vm/stream-* | wc -l", "3\n");
+    check(
+        &place,
+        "sanbox replication import disk/sanbox-vm",
+        "sent back/vm@s3\nsent back/vm/disk@s3\nsent back/vm/one@s3\n",
+    );
+    same("s3");
+    write(&place, 4);
+    check(
+        &place,
+        "sanbox replication resume vm && sanbox replication run vm",
+        "sent back/vm@s4\nsent back/vm/disk@s4\nsent back/vm/one@s4\n",
+    );
+    same("s4");
+    // Into another place, of which the disk says nothing.
+    let refused = place.run("sanbox replication import disk --to back/other 2>&1 || true");
+    assert!(refused.contains("does not count from"), "{refused}");
+    check(&place, "zpool export tank && zpool export back", "");
+    if oracle::has_zdb() {
+        for pool in ["tank", "back"] {
+            oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+        }
+    }
+}
+
+#[test]
 fn targets_that_went_their_own_way_are_refused_and_rolled_back_when_asked() {
     let place = Place::new();
     check(&place, POOLS, "");

@@ -151,7 +151,7 @@ mod tests {
         let (from, to) = pipe();
         let theirs = to.try_clone().expect("the client's");
         let mut descriptor = Descriptor::new(to, Direction::Out, false).expect("a pipe is taken");
-        let bytes: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..251).cycle().take(3 << 20).collect();
         // More than the pipe holds: it waits, and blocks nothing.
         let late = tokio::time::timeout(Duration::from_millis(50), descriptor.write_all(&bytes));
         late.await.expect_err("nobody reads");

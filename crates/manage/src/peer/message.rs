@@ -139,6 +139,7 @@ impl From<WireReceive> for ReceiveSpec {
             dataset: spec.dataset,
             set: spec.set,
             excluded: spec.excluded,
+            sent: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a job asks of either side, wherever that is.
 
+use engine::DatasetKind;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
@@ -37,6 +38,23 @@ pub struct ReceiveSpec {
     pub set: Vec<(String, String)>,
     /// Properties of the stream that are not put in force.
     pub excluded: Vec<String>,
+    /// What is sent, for a side that keeps the stream as it is; not known at the other end of a connection.
+    pub sent: Option<SentSnapshot>,
+}
+
+/// A snapshot that a stream brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentSnapshot {
+    /// Full name of the source's dataset.
+    pub source: String,
+    /// Its guid.
+    pub source_guid: u64,
+    /// File system or volume.
+    pub kind: DatasetKind,
+    /// Name of the snapshot, without the dataset's.
+    pub snapshot: String,
+    /// Guid of the snapshot.
+    pub guid: u64,
 }
 
 /// One side of a job. Names are full names; a list of them is one request, which leaves out what is not there any more.

@@ -11,6 +11,7 @@
 mod backoff;
 mod behind;
 mod configuration;
+mod directory;
 mod endpoint;
 mod error;
 mod failover;
@@ -32,7 +33,10 @@ mod words;
 pub use backoff::Backoff;
 pub use behind::RecoveryPoint;
 pub use configuration::{Job, JobError, Jobs, Location, is_tag, tag_of_bookmark, tag_of_snapshot};
-pub use endpoint::{ByteStream, Endpoint, Reached, ReceiveSpec, StreamSpec, Switchover};
+pub use directory::{export, find_streams, foresee_import, import, job_of};
+pub use endpoint::{
+    ByteStream, Endpoint, Reached, ReceiveSpec, SentSnapshot, StreamSpec, Switchover,
+};
 pub use error::{Refusal, ReplicationError};
 pub use failover::{fail_back, fail_over, test, test_clones, test_root};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};

@@ -605,6 +605,7 @@ mod tests {
             dataset: "back/a".to_owned(),
             set: vec![("readonly".to_owned(), "on".to_owned())],
             excluded: vec!["mountpoint".to_owned()],
+            sent: None,
         };
         assert_eq!(
             receive_line(&receive),

@@ -15,7 +15,7 @@ use super::plan::{newer_than, newest_common};
 use super::upkeep::{BOOKMARKS_AHEAD, Settled, bookmarks_of, prepare, upkeep};
 use super::{
     ByteStream, DatasetPlan, Endpoint, Job, MARK_PROPERTY, Mark, Progress, ReceiveSpec, Refusal,
-    ReplicaDataset, ReplicationError, Step, StreamSpec, TreePlan, Work, plan,
+    ReplicaDataset, ReplicationError, SentSnapshot, Step, StreamSpec, TreePlan, Work, plan,
 };
 
 /// Streams whose sizes are asked for before a run: beyond, the total is not known.
@@ -366,7 +366,16 @@ async fn send(
             progress.clone(),
             job.bandwidth_bytes().ok().flatten(),
         );
-        let spec = receive_spec(job, planned, planned.is_new && index == 0);
+        let spec = ReceiveSpec {
+            sent: Some(SentSnapshot {
+                source: planned.source.clone(),
+                source_guid: planned.source_guid,
+                kind: planned.kind,
+                snapshot: step.snapshot.clone(),
+                guid: step.guid,
+            }),
+            ..receive_spec(job, planned, planned.is_new && index == 0)
+        };
         let received = target.receive(spec, stream).await;
         if matches!(received, Err(ReplicationError::Damaged { .. })) {
             // To go on from there would keep what is damaged.

@@ -35,8 +35,8 @@ impl Seeded {
 }
 
 /// One side.
-struct Model {
-    datasets: BTreeMap<String, ReplicaDataset>,
+pub(super) struct Model {
+    pub(super) datasets: BTreeMap<String, ReplicaDataset>,
     txg: u64,
     guid: u64,
     reachable: bool,
@@ -46,11 +46,12 @@ struct Model {
     taken: usize,
 }
 
+/// One side, for the tests of what is not modelled.
 #[derive(Clone)]
-struct Side(Arc<Mutex<Model>>);
+pub(super) struct Side(Arc<Mutex<Model>>);
 
 impl Side {
-    fn new(first_guid: u64) -> Self {
+    pub(super) fn new(first_guid: u64) -> Self {
         Self(Arc::new(Mutex::new(Model {
             datasets: BTreeMap::new(),
             txg: 0,
@@ -62,7 +63,7 @@ impl Side {
         })))
     }
 
-    fn model(&self) -> MutexGuard<'_, Model> {
+    pub(super) fn model(&self) -> MutexGuard<'_, Model> {
         self.0.lock().expect("one thread")
     }
 
@@ -87,13 +88,13 @@ impl Side {
 }
 
 impl Model {
-    fn make(&mut self, name: &str) {
+    pub(super) fn make(&mut self, name: &str) {
         self.guid += 1;
         let dataset = ReplicaDataset::new(name.to_owned(), self.guid, DatasetKind::Filesystem);
         self.datasets.insert(name.to_owned(), dataset);
     }
 
-    fn snapshot(&mut self, full: &str) {
+    pub(super) fn snapshot(&mut self, full: &str) {
         self.txg += 1;
         self.guid += 1;
         let (dataset, name) = full.split_once('@').expect("a snapshot");
@@ -141,13 +142,17 @@ impl Model {
     }
 }
 
-/// What travels in a modelled stream: an identity of the stream, chunk after chunk.
+/// What travels in a modelled stream: an identity of the stream, chunk after chunk, a line each.
 fn encode(from: Option<u64>, to: &Point, chunk: u64) -> Vec<u8> {
-    format!("{}:{}:{}:{chunk}", from.unwrap_or(0), to.guid, to.name).into_bytes()
+    format!("{}:{}:{}:{chunk}\n", from.unwrap_or(0), to.guid, to.name).into_bytes()
 }
 
-fn decode(bytes: &[u8]) -> (Option<u64>, Point, u64) {
-    let text = String::from_utf8(bytes.to_vec()).expect("text");
+fn ended_early() -> ReplicationError {
+    ReplicationError::Failed("the stream ended early".to_owned())
+}
+
+fn decode(line: &[u8]) -> (Option<u64>, Point, u64) {
+    let text = String::from_utf8(line.to_vec()).expect("text");
     let mut parts = text.split(':');
     let mut number = || parts.next().expect("a part").to_owned();
     let (from, guid, name, chunk) = (number(), number(), number(), number());
@@ -253,8 +258,18 @@ impl Endpoint for Side {
                 let mark = mark.and_then(|(_, value)| value.parse().ok());
                 model.datasets.get_mut(&spec.dataset).expect("made").mark = mark;
             }
-            while let Some(chunk) = stream.next().await {
-                let (from, to, chunk) = decode(&chunk?);
+            let mut come = Vec::new();
+            loop {
+                // A file on the way knows no chunks.
+                while !come.contains(&b'\n') {
+                    match stream.next().await {
+                        Some(more) => come.extend(more?),
+                        None => return Err(ended_early()),
+                    }
+                }
+                let end = come.iter().position(|byte| *byte == b'\n').expect("seen");
+                let line: Vec<u8> = come.drain(..=end).collect();
+                let (from, to, chunk) = decode(&line[..end]);
                 let mut model = self.model();
                 let Some(left) = model.link_chunks.checked_sub(1) else {
                     model.reachable = false;
@@ -283,9 +298,6 @@ impl Endpoint for Side {
                     .expect("begun")
                     .interrupted = Some(rest);
             }
-            Err(ReplicationError::Failed(
-                "the stream ended early".to_owned(),
-            ))
         }
         .boxed()
     }

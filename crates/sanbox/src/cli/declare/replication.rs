@@ -7,7 +7,8 @@ pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
     operands: "create NAME --from SIDE --to SIDE | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
-               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME",
+               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME | \
+               export NAME DIRECTORY | import DIRECTORY",
     flags: &[
         long(
             "from",
@@ -17,7 +18,7 @@ pub(crate) const REPLICATION: Command = Command {
         long(
             "to",
             Some("SIDE"),
-            "create: the target, which the first run makes",
+            "create: the target, which the first run makes; import: the dataset to receive into, in place of the job's",
         ),
         long(
             "ssh",
@@ -112,7 +113,7 @@ pub(crate) const REPLICATION: Command = Command {
         long("end", None, "test: destroy the clones"),
         short(
             'n',
-            "create, change, run, adopt, failover, remove: only say what would be done",
+            "create, change, run, adopt, failover, remove, import: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],
@@ -143,6 +144,9 @@ pub(crate) const REPLICATION: Command = Command {
          shares that came along are in force. failback: brings what was written there back, as differences, and turns both round again; with \
          --rollback what the source has after the newest snapshot in common is given up. test: makes writable clones of the newest snapshots \
          beside the target (TARGET-test) while replication goes on; test --end destroys them.",
+        "export: writes what the target does not have into DIRECTORY/sanbox-NAME, for a disk that is carried where a network is too slow, and \
+         pauses the job. import: receives it in a pool of the machine that it was brought to; then the job is resumed, and goes on from there. \
+         The same disk, brought back, takes what is new since the import. Each file is at most 1 GiB, and is checked before it is received.",
         "The jobs are in replication.toml of the state directory.",
     ],
     examples: &[
@@ -169,6 +173,10 @@ pub(crate) const REPLICATION: Command = Command {
         (
             "sanbox replication create db --from tank/db --to backup/db --take --every 1m",
             "where no policy takes snapshots",
+        ),
+        (
+            "sanbox replication export vm /mnt/usb",
+            "the first copy goes by a disk: 'sanbox replication import /mnt/usb' where the target is",
         ),
         (
             "sanbox replication show vm",

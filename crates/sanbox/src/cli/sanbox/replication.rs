@@ -1,5 +1,6 @@
 //! `sanbox replication`: the jobs that keep datasets the same in another place.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
 use crate::replication::{run_job, source_of, target_of};
 
+/// How often an export or import says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// Runs of the past that are shown of a job.
 const PAST_SHOWN: usize = 5;
 
@@ -33,6 +36,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["failback", name] => failback(session, args, name).await,
         ["test", name] => test(session, args, name).await,
         ["remove", name] => remove(session, args, name),
+        ["export", name, directory] => export(session, args, name, directory).await,
+        ["import", directory] => import(session, args, directory).await,
         _ => Err(session.usage_only()),
     }
 }
@@ -134,7 +139,10 @@ fn change(session: &Session, args: &Arguments, name: &str) -> Outcome {
 
 /// Says what a run would send.
 async fn preview(session: &Session, job: &Job) -> Outcome {
-    let tree = planned(session, job).await?;
+    told_plan(session, job, &planned(session, job).await?)
+}
+
+fn told_plan(session: &Session, job: &Job, tree: &TreePlan) -> Outcome {
     for dataset in &tree.datasets {
         let what = match &dataset.work {
             Work::Nothing => "has all there is".to_owned(),
@@ -591,4 +599,87 @@ fn remove(session: &Session, args: &Arguments, name: &str) -> Outcome {
         removed.tag()
     ));
     Ok(())
+}
+
+/// Writes what the target does not have to a disk that is carried there.
+async fn export(session: &Session, args: &Arguments, name: &str, directory: &str) -> Outcome {
+    if args.has('n') {
+        return Err(session.misuse("-n is not for 'export': 'run -n' says what is to be sent"));
+    }
+    let job = job(session, name)?;
+    let failed = |error: ReplicationError| session.fail(format!("cannot export '{name}': {error}"));
+    let source = source_of(&session.appliance, &job).await.map_err(failed)?;
+    // A run meanwhile would begin to send all of it another way.
+    if !job.paused {
+        pause(session, name, true)?;
+        stop(session, name).await?;
+    }
+    let progress = Arc::<Progress>::default();
+    let directory = session.path(directory);
+    let now = jiff::Timestamp::now();
+    let work = replication::export(&job, &*source, &directory, &progress, now);
+    let (streams, report) = with_progress(session, &progress, work)
+        .await
+        .map_err(failed)?;
+    session.out.line(format!(
+        "{} snapshots, {} are in {}",
+        report.sent.len(),
+        nice_bytes(progress.done_bytes()),
+        streams.display()
+    ));
+    if !job.raw {
+        session.out.error("note: what is encrypted in the pool is in the clear there, unless the job sends it raw (--raw)");
+    }
+    session.out.error(format!(
+        "'{name}' is paused: give 'sanbox replication import {}' where the target is, then 'sanbox replication resume {name}' here",
+        streams.display()
+    ));
+    tell(
+        session,
+        &Report {
+            sent: Vec::new(),
+            ..report
+        },
+    )
+}
+
+/// Receives what an export wrote.
+async fn import(session: &Session, args: &Arguments, directory: &str) -> Outcome {
+    let failed =
+        |error: ReplicationError| session.fail(format!("cannot import '{directory}': {error}"));
+    let streams = replication::find_streams(&session.path(directory)).map_err(failed)?;
+    let to = args.long("to");
+    let job = replication::job_of(&streams, to).map_err(failed)?;
+    let target = target_of(&session.appliance, &job).await.map_err(failed)?;
+    if args.has('n') {
+        let tree = replication::foresee_import(&streams, to, &*target).await;
+        return told_plan(session, &job, &tree.map_err(failed)?);
+    }
+    let progress = Arc::<Progress>::default();
+    let now = jiff::Timestamp::now();
+    let work = replication::import(&streams, to, &*target, &progress, now);
+    let imported = with_progress(session, &progress, work).await;
+    session.appliance.datasets_changed().await;
+    let (_, report) = imported.map_err(failed)?;
+    tell(session, &report)
+}
+
+/// Waits for the end of a run that writes to a disk or reads from one, and says every now and then how far it is.
+async fn with_progress<T>(
+    session: &Session,
+    progress: &Progress,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        match tokio::time::timeout(PROGRESS_EVERY, &mut work).await {
+            Ok(done) => return done,
+            Err(_) => {
+                let text = format!("{}: {}", progress.current(), running(progress));
+                session.out.error(text);
+                // A client that is gone ends the command.
+                let _ = session.out.flush().await;
+            }
+        }
+    }
 }

@@ -1,0 +1,144 @@
+//! What a directory of streams says of itself: the streams that it holds, and what the target had after the last import.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use engine::DatasetKind;
+use serde::{Deserialize, Serialize};
+
+use super::super::{Job, ReplicationError};
+use crate::state::replace_file;
+
+/// Bytes of a manifest, at most: some 400 of each stream.
+pub(super) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// The version of what is written here.
+pub(super) const VERSION: u32 = 1;
+pub(super) const MANIFEST: &str = "manifest.toml";
+pub(super) const RECEIVED: &str = "received.toml";
+
+/// A number of 64 bits as 16 hexadecimal digits: TOML has no unsigned ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Guid(pub(super) u64);
+
+impl From<Guid> for String {
+    fn from(guid: Guid) -> Self {
+        format!("{:016x}", guid.0)
+    }
+}
+
+impl TryFrom<String> for Guid {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u64::from_str_radix(&text, 16).map(Self)
+    }
+}
+
+/// What a directory holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    pub(super) version: u32,
+    pub(super) job: Job,
+    #[serde(default)]
+    pub(super) stream: Vec<StoredStream>,
+}
+
+/// A stream in the order in which it is to be received.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoredStream {
+    /// The source's dataset.
+    pub(super) source: String,
+    pub(super) source_guid: Guid,
+    pub(super) volume: bool,
+    /// Name of the snapshot, without the dataset's.
+    pub(super) snapshot: String,
+    pub(super) guid: Guid,
+    /// What the stream counts from; none for a full one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) from: Option<Guid>,
+    pub(super) part: Vec<Part>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    pub(super) file: String,
+    pub(super) bytes: u64,
+    /// BLAKE3 of its bytes, in hexadecimal digits.
+    pub(super) digest: String,
+}
+
+impl StoredStream {
+    pub(super) fn kind(&self) -> DatasetKind {
+        match self.volume {
+            true => DatasetKind::Volume,
+            false => DatasetKind::Filesystem,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.part.iter().map(|part| part.bytes).sum()
+    }
+}
+
+/// What the target had after the last import.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Received {
+    #[serde(default)]
+    pub(super) dataset: Vec<ReceivedDataset>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceivedDataset {
+    pub(super) source_guid: Guid,
+    pub(super) volume: bool,
+    /// Path below the target of the job; empty for that itself.
+    pub(super) below: String,
+    /// Guids and names of its snapshots, the oldest first.
+    pub(super) snapshot: Vec<(Guid, String)>,
+}
+
+pub(super) fn failed(path: &Path, error: impl std::fmt::Display) -> ReplicationError {
+    ReplicationError::Failed(format!("{}: {error}", path.display()))
+}
+
+/// An error of writing there.
+pub(super) fn unwritable(directory: &Path, path: &Path, error: &io::Error) -> ReplicationError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReplicationError::OutOfSpace {
+            target: directory.display().to_string(),
+        },
+        _ => failed(path, error),
+    }
+}
+
+/// Reads a file of TOML; `None` when it is not there.
+pub(super) fn read_toml<T: for<'a> Deserialize<'a>>(
+    path: &Path,
+) -> Result<Option<T>, ReplicationError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| failed(path, error))?,
+    };
+    let mut text = String::new();
+    let read = file.take(MANIFEST_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(|error| failed(path, error))?;
+    let parsed = toml::from_str(&text);
+    parsed.map(Some).map_err(|error| failed(path, error))
+}
+
+pub(super) fn write_toml(
+    directory: &Path,
+    name: &str,
+    value: &impl Serialize,
+) -> Result<(), ReplicationError> {
+    let path = directory.join(name);
+    let text = toml::to_string(value).map_err(|error| failed(&path, error))?;
+    replace_file(&path, text.as_bytes()).map_err(|error| unwritable(directory, &path, &error))
+}

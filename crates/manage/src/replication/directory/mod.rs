@@ -1,0 +1,564 @@
+//! A directory as the other side of a job: the streams lie in files of a disk that is carried to where the target is, and are received there.
+//!
+//! ```text
+//!   at the source:  job -> run -> stream files, manifest.toml
+//!   at the target:  manifest.toml, stream files -> run -> pool;  what it has then -> received.toml
+//! ```
+//! Both ways it is [`run`] that decides what is sent: by what the manifest has, and by what `received.toml` says that the target has, where
+//! the disk came back. Streams are cut into parts that a FAT file system holds, and each part is checked before any of it is received.
+//! The manifest is replaced after each stream, so what is there after an interruption is whole, and the next export goes on behind it.
+
+mod manifest;
+mod parts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::DatasetKind;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use jiff::Timestamp;
+
+use self::manifest::{
+    Guid, MANIFEST, Manifest, RECEIVED, Received, ReceivedDataset, StoredStream, VERSION, failed,
+    read_toml, write_toml,
+};
+use self::parts::{PartReader, PartWriter, file_number, remove_part};
+use super::run::{foresee, reset, run};
+use super::{
+    ByteStream, Endpoint, Job, Mark, Point, Progress, Reached, ReceiveSpec, ReplicaDataset,
+    ReplicationError, Report, StreamFrom, StreamSpec, TreePlan,
+};
+
+fn point(name: &str, guid: Guid, create_txg: u64) -> Point {
+    Point {
+        name: name.to_owned(),
+        guid: guid.0,
+        create_txg,
+        holds: 0,
+        creation: 0,
+    }
+}
+
+/// An answer that is known at once.
+fn known<'a, T: Send + 'a>(answer: Result<T, ReplicationError>) -> Reached<'a, T> {
+    futures_util::future::ready(answer).boxed()
+}
+
+fn holds_streams_only<'a, T: Send + 'a>() -> Reached<'a, T> {
+    let why = "a directory holds streams only".to_owned();
+    known(Err(ReplicationError::Failed(why)))
+}
+
+/// Writes what the target does not have into a directory: `sanbox-JOB` below the one that is named. It is what [`import`] takes. Blocks the
+/// thread while it writes. Returns the directory, and what the run did.
+///
+/// # Errors
+/// As [`run`]; the directory cannot be written, or holds another job's streams. The streams that are whole stay, and are not written again.
+pub async fn export(
+    job: &Job,
+    source: &dyn Endpoint,
+    directory: &Path,
+    progress: &Arc<Progress>,
+    now: Timestamp,
+) -> Result<(PathBuf, Report), ReplicationError> {
+    let directory = directory.join(format!("sanbox-{}", job.name));
+    fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
+    let target = StreamDirectory::as_target(directory.clone(), job)?;
+    let report = run(job, source, &target, progress, now).await?;
+    Ok((directory, report))
+}
+
+/// Receives what [`export`] wrote, below `to` or what the job has for its target, and writes what the target has then beside it. Blocks the
+/// thread while it reads. Returns the job, and what the run did.
+///
+/// # Errors
+/// As [`run`]; the directory is not what [`export`] wrote, or is damaged: what came before the damage is received.
+pub async fn import(
+    directory: &Path,
+    to: Option<&str>,
+    target: &dyn Endpoint,
+    progress: &Arc<Progress>,
+    now: Timestamp,
+) -> Result<(Job, Report), ReplicationError> {
+    let (source, job) = StreamDirectory::as_source(directory, to)?;
+    // The rest of a stream that came another way cannot be taken out of a whole one.
+    reset(&job, target).await?;
+    let report = run(&job, &source, target, progress, now).await?;
+    let listed = target.list(job.target_root()).await?.unwrap_or_default();
+    let received = Received {
+        dataset: listed
+            .iter()
+            .filter_map(|dataset| received_of(&job, dataset))
+            .collect(),
+    };
+    write_toml(directory, RECEIVED, &received)?;
+    Ok((job, report))
+}
+
+/// Says what [`import`] would receive now.
+///
+/// # Errors
+/// As [`import`].
+pub async fn foresee_import(
+    directory: &Path,
+    to: Option<&str>,
+    target: &dyn Endpoint,
+) -> Result<TreePlan, ReplicationError> {
+    let (source, job) = StreamDirectory::as_source(directory, to)?;
+    foresee(&job, &source, target).await
+}
+
+/// Returns the directory of streams that is meant: this one, or the only one that an export made in it.
+///
+/// # Errors
+/// There are none, or several.
+pub fn find_streams(directory: &Path) -> Result<PathBuf, ReplicationError> {
+    if directory.join(MANIFEST).exists() {
+        return Ok(directory.to_owned());
+    }
+    let entries = fs::read_dir(directory).map_err(|error| failed(directory, error))?;
+    let has_manifest = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("sanbox-") && path.join(MANIFEST).exists()
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found: Vec<PathBuf> = paths.filter(has_manifest).collect();
+    found.sort();
+    match found.as_slice() {
+        [] => Err(failed(
+            directory,
+            "holds nothing that 'sanbox replication export' wrote",
+        )),
+        [one] => Ok(one.clone()),
+        several => {
+            let names: Vec<String> = several
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            let why = format!("holds streams of several jobs: {}", names.join(", "));
+            Err(failed(directory, why))
+        }
+    }
+}
+
+/// Returns the job that a directory's streams are of, with the target that is given or that it has.
+///
+/// # Errors
+/// The directory is not what [`export`] wrote.
+pub fn job_of(directory: &Path, to: Option<&str>) -> Result<Job, ReplicationError> {
+    StreamDirectory::as_source(directory, to).map(|(_, job)| job)
+}
+
+fn received_of(job: &Job, dataset: &ReplicaDataset) -> Option<ReceivedDataset> {
+    let mark = dataset.mark.as_ref().filter(|mark| mark.job == job.name)?;
+    let below = dataset.name.strip_prefix(job.target_root())?;
+    let snapshots = dataset.snapshots.iter();
+    Some(ReceivedDataset {
+        source_guid: Guid(mark.source_guid),
+        volume: dataset.kind == DatasetKind::Volume,
+        below: below.to_owned(),
+        snapshot: snapshots
+            .map(|point| (Guid(point.guid), point.name.clone()))
+            .collect(),
+    })
+}
+
+/// What the directory is to the job.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Source,
+    Target,
+}
+
+/// A directory of streams.
+struct StreamDirectory {
+    path: PathBuf,
+    role: Role,
+    contents: Mutex<Contents>,
+}
+
+struct Contents {
+    manifest: Manifest,
+    received: Received,
+    /// Number of the next stream's files.
+    next: u64,
+}
+
+impl Contents {
+    fn stream_of(&self, spec: &StreamSpec) -> Option<&StoredStream> {
+        let mut streams = self.manifest.stream.iter();
+        streams.find(|stream| stream.source == spec.dataset && stream.snapshot == spec.snapshot)
+    }
+}
+
+impl StreamDirectory {
+    /// Opens a directory to write to, and destroys those of its streams that were received.
+    fn as_target(directory: PathBuf, job: &Job) -> Result<Self, ReplicationError> {
+        let path = directory.join(MANIFEST);
+        let manifest = match read_toml::<Manifest>(&path)? {
+            None => Manifest {
+                version: VERSION,
+                job: job.clone(),
+                stream: Vec::new(),
+            },
+            Some(manifest) if manifest.version != VERSION => {
+                return Err(failed(&path, "written by another version of this program"));
+            }
+            Some(manifest) if manifest.job.from != job.from => {
+                let other = &manifest.job.from;
+                let why = format!("holds streams of '{other}': remove the directory to begin anew");
+                return Err(failed(&path, why));
+            }
+            Some(manifest) => Manifest {
+                job: job.clone(),
+                ..manifest
+            },
+        };
+        let received: Received = read_toml(&directory.join(RECEIVED))?.unwrap_or_default();
+        let number = |stream: &StoredStream| {
+            let file = stream.part.first().map(|part| part.file.as_str());
+            file.and_then(file_number).unwrap_or(0)
+        };
+        let next = manifest
+            .stream
+            .iter()
+            .map(number)
+            .max()
+            .map_or(1, |last| last + 1);
+        let opened = Self {
+            contents: Mutex::new(Contents {
+                manifest,
+                received,
+                next,
+            }),
+            role: Role::Target,
+            path: directory,
+        };
+        opened.remove_received()?;
+        Ok(opened)
+    }
+
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove_received(&self) -> Result<(), ReplicationError> {
+        let mut contents = self.contents();
+        let has: Vec<Guid> = contents
+            .received
+            .dataset
+            .iter()
+            .flat_map(|dataset| dataset.snapshot.iter().map(|(guid, _)| *guid))
+            .collect();
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut contents.manifest.stream)
+            .into_iter()
+            .partition(|stream| has.contains(&stream.guid));
+        contents.manifest.stream = kept;
+        write_toml(&self.path, MANIFEST, &contents.manifest)?;
+        for part in gone.iter().flat_map(|stream| &stream.part) {
+            remove_part(&self.path, &part.file);
+        }
+        Ok(())
+    }
+
+    /// What the target has once all that is here is received.
+    fn at_target(&self) -> Vec<ReplicaDataset> {
+        let contents = self.contents();
+        let job = &contents.manifest.job;
+        let mut datasets: BTreeMap<String, ReplicaDataset> = BTreeMap::new();
+        let mut order = 0;
+        let mut add = |name: String, source: Guid, kind, guid: Guid, snapshot: &str| {
+            order += 1;
+            let fresh = || {
+                let mut dataset = ReplicaDataset::new(name.clone(), 0, kind);
+                dataset.mark = Some(Mark {
+                    job: job.name.clone(),
+                    source_guid: source.0,
+                    adopted_txg: 0,
+                });
+                dataset
+            };
+            let dataset = datasets.entry(name.clone()).or_insert_with(fresh);
+            dataset.snapshots.push(point(snapshot, guid, order));
+        };
+        for dataset in &contents.received.dataset {
+            let kind = match dataset.volume {
+                true => DatasetKind::Volume,
+                false => DatasetKind::Filesystem,
+            };
+            for (guid, snapshot) in &dataset.snapshot {
+                let name = format!("{}{}", job.target_root(), dataset.below);
+                add(name, dataset.source_guid, kind, *guid, snapshot);
+            }
+        }
+        for stream in &contents.manifest.stream {
+            let name = job.target_of(&stream.source);
+            let kind = stream.kind();
+            add(
+                name,
+                stream.source_guid,
+                kind,
+                stream.guid,
+                &stream.snapshot,
+            );
+        }
+        datasets.into_values().collect()
+    }
+
+    async fn store(
+        &self,
+        spec: &ReceiveSpec,
+        mut bytes: ByteStream,
+    ) -> Result<(), ReplicationError> {
+        let sent = spec.sent.clone().expect("a run says what it sends");
+        let number = {
+            let mut contents = self.contents();
+            contents.next += 1;
+            contents.next - 1
+        };
+        let newest = self
+            .at_target()
+            .into_iter()
+            .find(|known| known.name == spec.dataset);
+        let newest = newest.and_then(|known| known.snapshots.last().map(|point| Guid(point.guid)));
+        let mut writer = PartWriter {
+            directory: &self.path,
+            number,
+            parts: Vec::new(),
+            open: None,
+        };
+        while let Some(chunk) = bytes.next().await {
+            let written = match chunk {
+                Ok(chunk) => writer.write(&chunk),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
+                writer.remove();
+                return Err(error);
+            }
+        }
+        let part = match writer.end() {
+            Ok(()) => writer.parts,
+            Err(error) => {
+                writer.remove();
+                return Err(error);
+            }
+        };
+        let mut contents = self.contents();
+        contents.manifest.stream.push(StoredStream {
+            source: sent.source,
+            source_guid: Guid(sent.source_guid),
+            volume: sent.kind == DatasetKind::Volume,
+            snapshot: sent.snapshot,
+            guid: Guid(sent.guid),
+            from: newest,
+            part,
+        });
+        write_toml(&self.path, MANIFEST, &contents.manifest)
+    }
+
+    /// Opens a directory to read from. Nothing of what it says is trusted: not the names of its files, nor those of datasets.
+    fn as_source(directory: &Path, to: Option<&str>) -> Result<(Self, Job), ReplicationError> {
+        let path = directory.join(MANIFEST);
+        let Some(manifest) = read_toml::<Manifest>(&path)? else {
+            let why = "there is none: this is no directory that 'sanbox replication export' made";
+            return Err(failed(&path, why));
+        };
+        if manifest.version != VERSION {
+            return Err(failed(&path, "written by another version of this program"));
+        }
+        let job = Job {
+            name: manifest.job.name.clone(),
+            from: manifest.job.source_root().to_owned(),
+            to: to.unwrap_or(manifest.job.target_root()).to_owned(),
+            recursive: true,
+            set: manifest.job.set.clone(),
+            not_in_force: manifest.job.not_in_force.clone(),
+            without_properties: manifest.job.without_properties,
+            keep: manifest.job.keep.clone(),
+            ..Job::default()
+        };
+        // A place that is a copy of itself is one only where both lie in one pool, which they do not.
+        let apart = Job {
+            from: format!("source:{}", job.from),
+            ..job.clone()
+        };
+        apart.check().map_err(|error| failed(&path, error))?;
+        let below = format!("{}/", job.from);
+        for stream in &manifest.stream {
+            if stream.source != job.from && !stream.source.starts_with(&below) {
+                return Err(failed(
+                    &path,
+                    format!("'{}' is not below '{}'", stream.source, job.from),
+                ));
+            }
+            if let Some(part) = stream
+                .part
+                .iter()
+                .find(|part| file_number(&part.file).is_none())
+            {
+                return Err(failed(
+                    &path,
+                    format!("'{}' is no name of a stream's file", part.file),
+                ));
+            }
+        }
+        let contents = Contents {
+            manifest,
+            received: Received::default(),
+            next: 0,
+        };
+        let source = Self {
+            path: directory.to_owned(),
+            role: Role::Source,
+            contents: Mutex::new(contents),
+        };
+        Ok((source, job))
+    }
+
+    /// The datasets as the streams have them; a bookmark stands for what the first stream of each counts from.
+    fn at_source(&self) -> Vec<ReplicaDataset> {
+        let contents = self.contents();
+        let mut datasets: BTreeMap<&str, ReplicaDataset> = BTreeMap::new();
+        for (order, stream) in (1..).zip(&contents.manifest.stream) {
+            let fresh =
+                || ReplicaDataset::new(stream.source.clone(), stream.source_guid.0, stream.kind());
+            let dataset = datasets.entry(&stream.source).or_insert_with(fresh);
+            if dataset.snapshots.is_empty()
+                && let Some(from) = stream.from
+            {
+                dataset.bookmarks.push(point(&String::from(from), from, 0));
+            }
+            dataset
+                .snapshots
+                .push(point(&stream.snapshot, stream.guid, order));
+        }
+        datasets.into_values().collect()
+    }
+
+    fn open_stream(&self, spec: &StreamSpec) -> Result<ByteStream, ReplicationError> {
+        let what = format!("{}@{}", spec.dataset, spec.snapshot);
+        let contents = self.contents();
+        let stream = contents.stream_of(spec);
+        let stream = stream.ok_or_else(|| failed(&self.path, format!("'{what}' is not there")))?;
+        let from = match &spec.from {
+            None => None,
+            Some(StreamFrom::Bookmark(name)) => Guid::try_from(name.clone()).ok(),
+            Some(StreamFrom::Snapshot(name)) => contents
+                .manifest
+                .stream
+                .iter()
+                .find(|known| known.source == spec.dataset && known.snapshot == *name)
+                .map(|known| known.guid),
+        };
+        if from != stream.from {
+            let why = format!("'{what}' does not count from what the target has: export again");
+            return Err(failed(&self.path, why));
+        }
+        let mut parts = Vec::new();
+        for part in &stream.part {
+            parts.push((self.path.join(&part.file), part.clone()));
+        }
+        let reader = PartReader {
+            parts: parts.into_iter(),
+            open: None,
+            what,
+        };
+        let bytes = stream::unfold(Some(reader), async |reader| {
+            let mut reader = reader?;
+            match reader.next() {
+                Ok(None) => None,
+                Ok(Some(chunk)) => Some((Ok(chunk), Some(reader))),
+                Err(error) => Some((Err(error), None)),
+            }
+        });
+        Ok(bytes.boxed())
+    }
+}
+
+impl Endpoint for StreamDirectory {
+    fn list<'a>(&'a self, _root: &'a str) -> Reached<'a, Option<Vec<ReplicaDataset>>> {
+        let listed = match self.role {
+            Role::Target => self.at_target(),
+            Role::Source => self.at_source(),
+        };
+        known(Ok((!listed.is_empty()).then_some(listed)))
+    }
+
+    fn write_out(&self) -> Reached<'_, ()> {
+        known(Ok(()))
+    }
+
+    fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
+        known(Ok(None))
+    }
+
+    fn exists<'a>(&'a self, _dataset: &'a str) -> Reached<'a, bool> {
+        known(Ok(true))
+    }
+
+    fn find<'a>(&'a self, _dataset: &'a str, _guid: u64) -> Reached<'a, Option<String>> {
+        known(Ok(None))
+    }
+
+    fn snapshot(&self, _names: Vec<String>) -> Reached<'_, ()> {
+        holds_streams_only()
+    }
+
+    fn size(&self, spec: StreamSpec) -> Reached<'_, Option<u64>> {
+        let contents = self.contents();
+        known(Ok(contents.stream_of(&spec).map(StoredStream::bytes)))
+    }
+
+    fn send(&self, spec: StreamSpec) -> Reached<'_, ByteStream> {
+        known(self.open_stream(&spec))
+    }
+
+    fn receive(&self, spec: ReceiveSpec, stream: ByteStream) -> Reached<'_, ()> {
+        async move { self.store(&spec, stream).await }.boxed()
+    }
+
+    // A stream is here whole or not at all.
+    fn discard_interrupted<'a>(&'a self, _dataset: &'a str) -> Reached<'a, ()> {
+        known(Ok(()))
+    }
+
+    // Streams stay until an export finds them received. What a source keeps for increments it keeps itself, and what a target keeps the
+    // import sees to.
+    fn bookmark(&self, _pairs: Vec<(String, String)>) -> Reached<'_, ()> {
+        known(Ok(()))
+    }
+
+    fn destroy_bookmarks(&self, _names: Vec<String>) -> Reached<'_, ()> {
+        known(Ok(()))
+    }
+
+    fn destroy_snapshots(&self, _names: Vec<String>) -> Reached<'_, ()> {
+        known(Ok(()))
+    }
+
+    fn hold<'a>(&'a self, _names: Vec<String>, _tag: &'a str) -> Reached<'a, ()> {
+        known(Ok(()))
+    }
+
+    fn release<'a>(&'a self, _names: Vec<String>, _tag: &'a str) -> Reached<'a, ()> {
+        known(Ok(()))
+    }
+
+    fn set<'a>(&'a self, _dataset: &'a str, _name: &'a str, _value: &'a str) -> Reached<'a, ()> {
+        holds_streams_only()
+    }
+
+    fn rollback<'a>(
+        &'a self,
+        _dataset: &'a str,
+        _snapshot: &'a str,
+        _newer: Vec<String>,
+    ) -> Reached<'a, ()> {
+        holds_streams_only()
+    }
+}
