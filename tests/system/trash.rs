@@ -70,7 +70,7 @@ fn what_is_due_goes_as_a_job_and_what_cannot_be_kept_is_refused() {
         ),
         ("zfs destroy -r tank", "its trash is on"),
         (
-            "zfs set org.sanbox:trash=soon tank/b; zfs destroy -r tank/b",
+            "zfs set org.sanbox:trash=soon tank/b; zfs destroy -R tank/b",
             "neither off nor 12h",
         ),
         (
