@@ -118,10 +118,6 @@ pub(super) const TRASH: Command = Command {
     ],
     examples: &[
         (
-            "zfs set org.sanbox:trash=7d tank",
-            "what is destroyed in tank is kept for a week",
-        ),
-        (
             "sanbox trash",
             "what is kept, what it would free, and until when",
         ),
