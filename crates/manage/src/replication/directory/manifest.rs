@@ -8,6 +8,7 @@ use engine::DatasetKind;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Job, ReplicationError};
+use super::parts::file_number;
 use crate::state::replace_file;
 
 /// Bytes of a manifest, at most: some 400 of each stream.
@@ -74,14 +75,45 @@ pub(super) struct Part {
 
 impl StoredStream {
     pub(super) fn kind(&self) -> DatasetKind {
-        match self.volume {
-            true => DatasetKind::Volume,
-            false => DatasetKind::Filesystem,
-        }
+        kind(self.volume)
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.part.iter().map(|part| part.bytes).sum()
+    }
+}
+
+pub(super) fn kind(volume: bool) -> DatasetKind {
+    match volume {
+        true => DatasetKind::Volume,
+        false => DatasetKind::Filesystem,
+    }
+}
+
+impl Manifest {
+    /// Reads what a directory says of itself; `None` where it says nothing. It is not trusted: neither the names of files nor those of datasets.
+    pub(super) fn read(directory: &Path) -> Result<Option<Self>, ReplicationError> {
+        let path = directory.join(MANIFEST);
+        let Some(manifest) = read_toml::<Self>(&path)? else {
+            return Ok(None);
+        };
+        if manifest.version != VERSION {
+            return Err(failed(&path, "written by another version of this program"));
+        }
+        let root = manifest.job.source_root();
+        let below = format!("{root}/");
+        for stream in &manifest.stream {
+            if stream.source != root && !stream.source.starts_with(&below) {
+                let why = format!("'{}' is not below '{root}'", stream.source);
+                return Err(failed(&path, why));
+            }
+            let mut parts = stream.part.iter();
+            if let Some(part) = parts.find(|part| file_number(&part.file).is_none()) {
+                let why = format!("'{}' is no name of a stream's file", part.file);
+                return Err(failed(&path, why));
+            }
+        }
+        Ok(Some(manifest))
     }
 }
 

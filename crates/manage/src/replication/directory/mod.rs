@@ -13,7 +13,7 @@ mod parts;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -198,20 +198,16 @@ impl Contents {
 impl StreamDirectory {
     /// Opens a directory to write to, and destroys those of its streams that were received.
     fn as_target(directory: PathBuf, job: &Job) -> Result<Self, ReplicationError> {
-        let path = directory.join(MANIFEST);
-        let manifest = match read_toml::<Manifest>(&path)? {
+        let manifest = match Manifest::read(&directory)? {
             None => Manifest {
                 version: VERSION,
                 job: job.clone(),
                 stream: Vec::new(),
             },
-            Some(manifest) if manifest.version != VERSION => {
-                return Err(failed(&path, "written by another version of this program"));
-            }
             Some(manifest) if manifest.job.from != job.from => {
                 let other = &manifest.job.from;
                 let why = format!("holds streams of '{other}': remove the directory to begin anew");
-                return Err(failed(&path, why));
+                return Err(failed(&directory, why));
             }
             Some(manifest) => Manifest {
                 job: job.clone(),
@@ -248,7 +244,7 @@ impl StreamDirectory {
 
     fn remove_received(&self) -> Result<(), ReplicationError> {
         let mut contents = self.contents();
-        let has: Vec<Guid> = contents
+        let has: BTreeSet<Guid> = contents
             .received
             .dataset
             .iter()
@@ -286,10 +282,7 @@ impl StreamDirectory {
             dataset.snapshots.push(point(snapshot, guid, order));
         };
         for dataset in &contents.received.dataset {
-            let kind = match dataset.volume {
-                true => DatasetKind::Volume,
-                false => DatasetKind::Filesystem,
-            };
+            let kind = manifest::kind(dataset.volume);
             for (guid, snapshot) in &dataset.snapshot {
                 let name = format!("{}{}", job.target_root(), dataset.below);
                 add(name, dataset.source_guid, kind, *guid, snapshot);
@@ -361,16 +354,13 @@ impl StreamDirectory {
         write_toml(&self.path, MANIFEST, &contents.manifest)
     }
 
-    /// Opens a directory to read from. Nothing of what it says is trusted: not the names of its files, nor those of datasets.
+    /// Opens a directory to read from.
     fn as_source(directory: &Path, to: Option<&str>) -> Result<(Self, Job), ReplicationError> {
         let path = directory.join(MANIFEST);
-        let Some(manifest) = read_toml::<Manifest>(&path)? else {
+        let Some(manifest) = Manifest::read(directory)? else {
             let why = "there is none: this is no directory that 'sanbox replication export' made";
             return Err(failed(&path, why));
         };
-        if manifest.version != VERSION {
-            return Err(failed(&path, "written by another version of this program"));
-        }
         let job = Job {
             name: manifest.job.name.clone(),
             from: manifest.job.source_root().to_owned(),
@@ -388,25 +378,6 @@ impl StreamDirectory {
             ..job.clone()
         };
         apart.check().map_err(|error| failed(&path, error))?;
-        let below = format!("{}/", job.from);
-        for stream in &manifest.stream {
-            if stream.source != job.from && !stream.source.starts_with(&below) {
-                return Err(failed(
-                    &path,
-                    format!("'{}' is not below '{}'", stream.source, job.from),
-                ));
-            }
-            if let Some(part) = stream
-                .part
-                .iter()
-                .find(|part| file_number(&part.file).is_none())
-            {
-                return Err(failed(
-                    &path,
-                    format!("'{}' is no name of a stream's file", part.file),
-                ));
-            }
-        }
         let contents = Contents {
             manifest,
             received: Received::default(),

@@ -28,7 +28,10 @@ pub(super) fn file_name(stream: u64, part: usize) -> String {
 pub(super) fn file_number(file: &str) -> Option<u64> {
     let (number, part) = file.strip_prefix("stream-")?.split_once('.')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(number) && is_number(part)).then(|| number.parse().ok())?
+    let is_name = is_number(number) && is_number(part);
+    // Below 2^32, so that the next one is a number, too.
+    let number = is_name.then(|| number.parse::<u32>().ok())??;
+    Some(u64::from(number))
 }
 
 pub(super) fn remove_part(directory: &Path, file: &str) {

@@ -136,6 +136,9 @@ async fn a_disk_of_another_source_and_what_is_none_is_refused() {
         assert_ne!(hostile, manifest, "{from}");
         fs::write(streams.join(MANIFEST), hostile).expect("writes");
         imported(&streams, &target).await.expect_err(to);
+        let exported = export(&job(), &source, disk.path(), &Arc::default(), NOW).await;
+        // An export has a job of its own.
+        assert_eq!(exported.is_err(), !from.starts_with("name"), "{to}");
         assert!(target.model().datasets.is_empty());
     }
 }
