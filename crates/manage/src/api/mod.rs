@@ -25,6 +25,7 @@ mod settings;
 mod shares;
 mod smb;
 mod trash;
+mod unread_body;
 mod versions;
 
 use std::io;
@@ -356,6 +357,7 @@ pub fn router(api: Arc<Api>) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(within_time))
+        .layer(from_fn(unread_body::read_to_end))
         .layer(from_fn(secured))
         .with_state(api)
 }
