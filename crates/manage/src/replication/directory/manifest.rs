@@ -8,7 +8,6 @@ use engine::DatasetKind;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Job, ReplicationError};
-use super::parts::file_number;
 use crate::state::replace_file;
 
 /// Bytes of a manifest, at most: some 400 of each stream.
@@ -134,6 +133,16 @@ pub(super) struct ReceivedDataset {
     pub(super) below: String,
     /// Guids and names of its snapshots, the oldest first.
     pub(super) snapshot: Vec<(Guid, String)>,
+}
+
+/// The number of the stream in the name of one of its files.
+pub(super) fn file_number(file: &str) -> Option<u64> {
+    let (number, part) = file.strip_prefix("stream-")?.split_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name = is_number(number) && is_number(part);
+    // Below 2^32, so that the next one is a number, too.
+    let number = is_name.then(|| number.parse::<u32>().ok())??;
+    Some(u64::from(number))
 }
 
 pub(super) fn failed(path: &Path, error: impl std::fmt::Display) -> ReplicationError {

@@ -24,9 +24,9 @@ use jiff::Timestamp;
 
 use self::manifest::{
     Guid, MANIFEST, Manifest, RECEIVED, Received, ReceivedDataset, StoredStream, VERSION, failed,
-    read_toml, write_toml,
+    file_number, read_toml, write_toml,
 };
-use self::parts::{PartReader, PartWriter, file_number, remove_part};
+use self::parts::{PartReader, PartWriter, remove_part};
 use super::run::{foresee, reset, run};
 use super::{
     ByteStream, Endpoint, Job, Mark, Point, Progress, Reached, ReceiveSpec, ReplicaDataset,

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::ReplicationError;
-use super::manifest::{Part, failed, unwritable};
+use super::manifest::{Part, failed, file_number, unwritable};
 
 /// Bytes of a part: FAT32 holds files below 4 GiB.
 const PART_BYTES: u64 = 1 << 30;
@@ -22,16 +22,6 @@ pub(super) struct PartWriter<'a> {
 
 pub(super) fn file_name(stream: u64, part: usize) -> String {
     format!("stream-{stream:06}.{part:03}")
-}
-
-/// The number of the stream in the name of one of its files.
-pub(super) fn file_number(file: &str) -> Option<u64> {
-    let (number, part) = file.strip_prefix("stream-")?.split_once('.')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_name = is_number(number) && is_number(part);
-    // Below 2^32, so that the next one is a number, too.
-    let number = is_name.then(|| number.parse::<u32>().ok())??;
-    Some(u64::from(number))
 }
 
 pub(super) fn remove_part(directory: &Path, file: &str) {

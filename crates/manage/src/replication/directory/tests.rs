@@ -1,7 +1,8 @@
 //! Streams that go by a disk, between modelled sides.
 
 use super::super::simulation::Side;
-use super::parts::{CHUNK_BYTES, PartReader, PartWriter, file_number};
+use super::manifest::file_number;
+use super::parts::{CHUNK_BYTES, PartReader, PartWriter};
 use super::*;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
