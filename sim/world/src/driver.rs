@@ -49,6 +49,8 @@ pub(crate) enum Cut {
 pub(crate) struct State {
     pub(crate) disks: BTreeMap<PathBuf, SimDisk>,
     pub(crate) now: Instant,
+    /// Seconds by which the wall clock is ahead of the time that passed.
+    pub(crate) clock_error: i64,
     pub(crate) hash: EventHash,
     pub(crate) schedule: Schedule,
     pub(crate) cut: Option<Cut>,
@@ -155,6 +157,7 @@ impl State {
             sequence: 0,
             counts: Counts::default(),
             probe: None,
+            clock_error: 0,
         }
     }
 
@@ -627,9 +630,11 @@ impl Driver for SimDriver {
     }
 
     fn wall_clock(&self) -> Timestamp {
-        let nanoseconds = self.state.borrow().now.as_nanos();
+        let state = self.state.borrow();
+        let nanoseconds = state.now.as_nanos();
         Timestamp {
             seconds: WALL_CLOCK_START
+                + state.clock_error
                 + i64::try_from(nanoseconds / 1_000_000_000).expect("a simulated lifetime"),
             nanoseconds: u32::try_from(nanoseconds % 1_000_000_000).expect("below a second"),
         }

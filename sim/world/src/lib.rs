@@ -346,6 +346,11 @@ impl World {
         self.state.borrow().now
     }
 
+    /// Sets the wall clock ahead of the time that passed, or back, by so many seconds.
+    pub fn set_clock_error(&self, seconds: i64) {
+        self.state.borrow_mut().clock_error = seconds;
+    }
+
     /// Chooses the schedule instead of the seed.
     pub fn set_schedule(&self, schedule: Schedule) {
         self.state.borrow_mut().schedule = schedule;

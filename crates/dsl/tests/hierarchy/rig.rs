@@ -58,6 +58,7 @@ impl MetaSource for NoSpaceMaps {
 }
 
 pub(crate) struct Rig {
+    world: World,
     handle: Handle,
     services: Services,
     store: BlockStore,
@@ -71,8 +72,9 @@ pub(crate) struct Rig {
 pub(crate) fn run<F: Future<Output = ()>>(main: impl FnOnce(Rig) -> F) {
     let world = World::new(1);
     world.add_disk(DISK, DiskModel::new(DISK_BYTES));
+    let own = world.clone();
     let ended = world.run(|handle| async move {
-        let rig = Rig::new(&handle).await;
+        let rig = Rig::new(own, &handle).await;
         main(rig).await;
     });
     assert!(matches!(ended, Ended::Done(())));
@@ -107,7 +109,7 @@ async fn init(os: &Objset, tx: &Tx, settings: &[Setting]) -> dsl::Result<()> {
 }
 
 impl Rig {
-    async fn new(handle: &Handle) -> Self {
+    async fn new(world: World, handle: &Handle) -> Self {
         let spec = TreeSpec {
             tops: vec![TopSpec {
                 parity: 0,
@@ -147,6 +149,7 @@ impl Rig {
         let root = Rc::new(Cell::new(mos.root()));
         sync(&hierarchy, &services, &store, &root, txg).await;
         let rig = Self {
+            world,
             handle: handle.clone(),
             services,
             store,
@@ -201,6 +204,11 @@ impl Rig {
         let (services, store) = (&self.services, &self.store);
         sync(&self.hierarchy, services, store, &self.root, txg).await;
         self.start();
+    }
+
+    /// Sets the wall clock ahead of the time that passed, or back.
+    pub(crate) fn set_clock_error(&self, seconds: i64) {
+        self.world.set_clock_error(seconds);
     }
 
     /// Lets time pass.

@@ -163,6 +163,67 @@ fn an_immutable_snapshot_stays_until_its_time() {
     });
 }
 
+/// Whatever the wall clock is set to while the pool is open, and back to 1970 over a restart: the snapshot stays for the time that passes.
+/// What passed while the pool was closed is not known, and the clock is believed.
+#[test]
+fn a_clock_that_is_set_makes_no_immutable_snapshot_go() {
+    const HOUR: u64 = 3600;
+    const TEN_YEARS: i64 = 10 * 365 * 86_400;
+    const TO_1970: i64 = -1_767_225_600;
+    run(|mut rig| async move {
+        rig.check(&[
+            ("create p/a", ""),
+            ("snapshot p/a@1", ""),
+            (
+                "set p/a@1 org.sanbox:immutable-until=2026-01-02T00:00:00Z",
+                "",
+            ),
+        ])
+        .await;
+        let check_stays = async |rig: &super::rig::Rig, what: &str| {
+            for line in [
+                "destroy-snapshots p/a@1",
+                "destroy-deferred p/a@1",
+                "release org.sanbox:immutable p/a@1",
+                "inherit org.sanbox:immutable-until p/a@1",
+                "set p/a@1 org.sanbox:immutable-until=2026-01-01T00:00:01Z",
+            ] {
+                let said = rig.answer(line).await;
+                assert!(
+                    said.contains("immutable until 2026-01-02"),
+                    "{what}: {said}"
+                );
+            }
+        };
+        for (error, what) in [
+            (TEN_YEARS, "ten years ahead"),
+            (0, "right"),
+            (TO_1970, "1970"),
+            (TEN_YEARS, "from 1970 ten years ahead"),
+            (2 * 86_400, "two days ahead"),
+        ] {
+            rig.set_clock_error(error);
+            check_stays(&rig, what).await;
+            rig.pause(std::time::Duration::from_secs(HOUR)).await;
+            check_stays(&rig, what).await;
+        }
+        // Closed with a clock that is ahead, and opened with one of 1970.
+        rig.set_clock_error(TO_1970);
+        rig.reopen().await;
+        check_stays(&rig, "opened in 1970").await;
+        rig.set_clock_error(TEN_YEARS);
+        check_stays(&rig, "set ahead then").await;
+        // A clock that was always right: the time has passed.
+        rig.set_clock_error(0);
+        rig.reopen().await;
+        rig.pause(std::time::Duration::from_secs(12 * HOUR)).await;
+        check_stays(&rig, "17 hours later").await;
+        rig.pause(std::time::Duration::from_secs(8 * HOUR)).await;
+        rig.check(&[("destroy-snapshots p/a@1", ""), ("list p/a", "p/a")])
+            .await;
+    });
+}
+
 #[test]
 fn all_snapshots_of_a_command_are_destroyed_or_none() {
     check(&[
