@@ -76,15 +76,11 @@ pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<End
 
 /// Runs a job that is due. `None` when it runs already, and when nothing was written that the target of a continuous job does not have.
 pub(crate) async fn run_if_changed(appliance: &Arc<Appliance>, job: &Job) -> Option<Ended> {
-    if job.continuous {
-        // What is accepted from here on is of the next look.
-        let at = Timestamp::now();
-        if let Ok(source) = source_of(appliance, job).await
-            && let Ok(unchanged) = source.unchanged_since().await
-            && appliance.replications().confirm(job, unchanged, at)
-        {
-            return None;
-        }
+    if job.continuous
+        && let Ok(source) = source_of(appliance, job).await
+        && appliance.replications().is_settled(job, &*source).await
+    {
+        return None;
     }
     run_job(appliance, job).await
 }

@@ -112,6 +112,16 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Whether the target is not the job's.
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherJob { .. } | Self::NotAdopted { .. } | Self::NothingInCommon { .. }
+        )
+    }
+}
+
 fn count(number: usize) -> String {
     match number {
         1 => "a snapshot".to_owned(),

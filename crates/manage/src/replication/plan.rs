@@ -102,7 +102,10 @@ pub fn plan(job: &Job, source: &[ReplicaDataset], target: &[ReplicaDataset]) -> 
             ),
             None => plan_dataset(job, dataset, &name, copy),
         };
-        planned.is_new = copy.is_none_or(|copy| is_begun(dataset, copy));
+        // To give up what was never whole is to destroy it.
+        let is_given_up =
+            |copy: &ReplicaDataset| planned.discard_interrupted && copy.snapshots.is_empty();
+        planned.is_new = copy.is_none_or(|copy| is_begun(dataset, copy) || is_given_up(copy));
         tree.datasets.push(planned);
     }
     let is_left = |dataset: &&ReplicaDataset| {

@@ -15,12 +15,40 @@ use super::behind::Behind;
 use super::configuration::EVERY_DEFAULT;
 use super::past_run::{self, Ended, PastRun};
 use super::{
-    Backoff, CommonState, Job, JobError, Jobs, Progress, RecoveryPoint, ReplicationError, Report,
+    Backoff, CommonState, Endpoint, Job, JobError, Jobs, Progress, RecoveryPoint, ReplicationError,
+    Report,
 };
 use crate::database::{Database, DatabaseError};
 
 /// How long a run that is to end may take for it.
 const END_MAX: Duration = Duration::from_secs(30);
+
+/// The clocks of a process, and its random numbers.
+pub(super) trait Clock: Send + Sync {
+    /// Time that passes, whatever the clock on the wall does.
+    fn instant(&self) -> Instant;
+    /// What the clock on the wall says.
+    fn now(&self) -> Timestamp;
+    /// A number for the jitter.
+    fn random(&self) -> u32;
+}
+
+struct HostClock;
+
+impl Clock for HostClock {
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn random(&self) -> u32 {
+        // Without random bytes there is no jitter.
+        crate::secret::random::<4>().map_or(0, u32::from_ne_bytes)
+    }
+}
 
 /// What a job does.
 #[derive(Clone, Debug, Default)]
@@ -51,11 +79,14 @@ struct Entry {
     job: Option<Job>,
     running: Option<(Arc<Progress>, AbortHandle)>,
     ended: Option<Ended>,
-    failing_since: Option<Timestamp>,
+    /// By both clocks.
+    failing_since: Option<(Timestamp, Instant)>,
     backoff: Backoff,
     due: Option<Instant>,
     past: VecDeque<PastRun>,
     as_of: Option<Timestamp>,
+    /// The same moment, as far as it was one of this process: clocks that are set do not touch it.
+    whole_at: Option<Instant>,
     common: Arc<[CommonState]>,
     behind: Behind,
     /// The source's pool at the last look that found all of it at the target, and when a run looked at both sides.
@@ -63,6 +94,16 @@ struct Entry {
 }
 
 impl Entry {
+    /// Takes down since when the target lacks something. By the clock on the wall only as far as it did not jump.
+    fn note_whole(&mut self, as_of: Option<Timestamp>, ended: &Ended, began_at: Instant) {
+        let Some(as_of) = as_of.filter(|as_of| *as_of <= ended.at) else {
+            return;
+        };
+        let before = ended.began.duration_since(as_of);
+        let before = Duration::try_from(before).unwrap_or_default();
+        self.whole_at = self.whole_at.max(began_at.checked_sub(before));
+    }
+
     /// Remembers a run that is worth it; returns how.
     fn remember(&mut self, job: &Job, ended: &Ended) -> Option<PastRun> {
         let mut run = PastRun::of(ended)?;
@@ -82,6 +123,7 @@ impl Entry {
 /// See the module.
 pub struct Replications {
     state: PathBuf,
+    clock: Box<dyn Clock>,
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Held while the configuration is changed.
     changing: Mutex<()>,
@@ -93,8 +135,13 @@ impl Replications {
     /// Returns the jobs of a state directory; nothing is read yet.
     #[must_use]
     pub fn new(state: &Path) -> Arc<Self> {
+        Self::with_clock(state, Box::new(HostClock))
+    }
+
+    pub(super) fn with_clock(state: &Path, clock: Box<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             state: state.to_owned(),
+            clock,
             entries: Mutex::default(),
             changing: Mutex::default(),
             database: OnceLock::new(),
@@ -149,11 +196,11 @@ impl Replications {
         JobState {
             running: entry.running.as_ref().map(|(progress, _)| progress.clone()),
             ended: entry.ended.clone(),
-            failing_since: entry.failing_since,
+            failing_since: entry.failing_since.map(|(at, _)| at),
             failures: entry.backoff.failures(),
             next_in: entry
                 .due
-                .map(|due| due.saturating_duration_since(Instant::now())),
+                .map(|due| due.saturating_duration_since(self.clock.instant())),
             past: entry.past.iter().cloned().collect(),
             as_of: entry.as_of,
             common: entry.common.clone(),
@@ -169,17 +216,21 @@ impl Replications {
         !job.paused
             && !job.failed_over
             && entry.is_none_or(|entry| {
-                entry.running.is_none() && entry.due.is_none_or(|due| due <= Instant::now())
+                let is_time = entry.due.is_none_or(|due| due <= self.clock.instant());
+                entry.running.is_none() && is_time
             })
     }
 
-    /// Returns the jobs whose runs are not complete, why, and since when.
+    /// Returns the jobs whose runs are not complete, why, and for how long, whatever the clock was set to meanwhile.
     #[must_use]
-    pub fn problems(&self) -> Vec<(Job, ReplicationError, Timestamp)> {
+    pub fn problems(&self) -> Vec<(Job, ReplicationError, Duration)> {
         let entries = self.entries();
+        let now = self.clock.instant();
         let problem = |entry: &Entry| {
             let (_, error) = entry.ended.as_ref()?.problem()?;
-            Some((entry.job.clone()?, error.clone(), entry.failing_since?))
+            let (_, since) = entry.failing_since?;
+            let failing = now.saturating_duration_since(since);
+            Some((entry.job.clone()?, error.clone(), failing))
         };
         entries
             .values()
@@ -237,7 +288,7 @@ impl Replications {
     where
         F: Future<Output = Result<Report, ReplicationError>>,
     {
-        let began = Timestamp::now();
+        let (began, began_at) = (self.clock.now(), self.clock.instant());
         let progress = Arc::new(Progress::default());
         let (work, abort) = abortable(work(progress.clone()));
         {
@@ -256,43 +307,64 @@ impl Replications {
         drop(running);
         let ended = Ended {
             began,
-            at: Timestamp::now(),
+            at: self.clock.now(),
             bytes: progress.done_bytes(),
             result,
         };
-        self.note(job, &ended);
+        self.note(job, &ended, began_at);
         Some(ended)
+    }
+
+    /// Whether the target of a continuous job has all that was written until now, as the source's pool tells. False when a run has to look
+    /// at both sides.
+    pub async fn is_settled(&self, job: &Job, source: &dyn Endpoint) -> bool {
+        if !job.continuous {
+            return false;
+        }
+        // What is accepted from here on is of the next look.
+        let (at, whole_at) = (self.clock.now(), self.clock.instant());
+        let unchanged = source.unchanged_since().await;
+        unchanged.is_ok_and(|unchanged| self.confirm(job, unchanged, at, whole_at))
     }
 
     /// Takes down that the target of a continuous job has all that was written before `at`, when the source's pool is as the last run that
     /// was complete found it. False when a run has to look: also when none looked at both sides for as long as the job says.
-    pub fn confirm(&self, job: &Job, unchanged_since: Option<u64>, at: Timestamp) -> bool {
+    fn confirm(
+        &self,
+        job: &Job,
+        unchanged_since: Option<u64>,
+        at: Timestamp,
+        whole_at: Instant,
+    ) -> bool {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&job.name) else {
             return false;
         };
         let every = job.interval().unwrap_or(EVERY_DEFAULT);
         let is_as_it_was = entry.settled.is_some_and(|(number, looked)| {
-            Some(number) == unchanged_since && looked.elapsed() < every
+            Some(number) == unchanged_since
+                && self.clock.instant().saturating_duration_since(looked) < every
         });
         let is_idle = entry.running.is_none() && entry.as_of.is_some();
         if !is_as_it_was || !is_idle || entry.job.as_ref() != Some(job) {
             return false;
         }
         entry.as_of = Some(at);
-        entry.due = Some(Instant::now() + job.pause());
+        entry.whole_at = Some(whole_at);
+        entry.due = Some(self.clock.instant() + job.pause());
         true
     }
 
     /// Takes down how a run ended, and computes when the next is due.
-    fn note(&self, job: &Job, ended: &Ended) {
+    fn note(&self, job: &Job, ended: &Ended, began_at: Instant) {
+        let ended_at = self.clock.instant();
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&job.name) else {
             return;
         };
         let every = job.interval().unwrap_or(EVERY_DEFAULT);
         let wait = match ended.problem() {
-            Some((_, error)) if error.is_transient() => entry.backoff.fail(random()),
+            Some((_, error)) if error.is_transient() => entry.backoff.fail(self.clock.random()),
             // What a person has to decide, or ended, is looked at again as often as anything else.
             Some(_) => every,
             None => {
@@ -301,10 +373,10 @@ impl Replications {
             }
         };
         let is_complete = ended.problem().is_none();
-        entry.due = Some(Instant::now() + wait);
+        entry.due = Some(ended_at + wait);
         match ended.problem() {
             Some(_) => {
-                entry.failing_since.get_or_insert(ended.at);
+                entry.failing_since.get_or_insert((ended.at, ended_at));
             }
             None => entry.failing_since = None,
         }
@@ -316,14 +388,13 @@ impl Replications {
         if let Ok(report) = &ended.result {
             if job.continuous
                 && !report.sent.is_empty()
-                && let Some(before) = entry.as_of
+                && let Some(before) = entry.whole_at
             {
-                // A clock that was set back makes no copy of the future.
-                let behind = ended.at.duration_since(before).unsigned_abs();
-                entry.behind.add(behind);
+                entry.behind.add(ended_at.saturating_duration_since(before));
             }
             let unchanged = report.unchanged_since.filter(|_| is_complete);
-            entry.settled = unchanged.map(|number| (number, Instant::now()));
+            entry.settled = unchanged.map(|number| (number, ended_at));
+            entry.note_whole(report.as_of, ended, began_at);
             entry.as_of = report.as_of;
             entry.common = report.common.as_slice().into();
         }
@@ -348,11 +419,6 @@ impl Drop for Running<'_> {
             entry.running = None;
         }
     }
-}
-
-/// A number for the jitter; without random bytes there is none.
-fn random() -> u32 {
-    crate::secret::random::<4>().map_or(0, u32::from_ne_bytes)
 }
 
 #[cfg(test)]
@@ -419,50 +485,109 @@ mod tests {
         assert_eq!(replications.state_of("a").failing_since, None);
     }
 
-    #[tokio::test]
-    async fn a_copy_is_of_now_as_long_as_nothing_changed() {
-        let replications = Replications::new(Path::new("/nonexistent"));
-        let job = Job {
-            continuous: true,
-            ..job("a")
-        };
-        let at = |second| Timestamp::from_second(second).expect("a time");
-        let report = |second, sent: &[&str]| Report {
+    /// A clock that says what it is told.
+    struct TestClock {
+        start: Instant,
+        passed: Mutex<Duration>,
+        wall: Mutex<i64>,
+    }
+
+    impl Clock for Arc<TestClock> {
+        fn instant(&self) -> Instant {
+            self.start + *self.passed.lock().expect("one thread")
+        }
+
+        fn now(&self) -> Timestamp {
+            at(*self.wall.lock().expect("one thread"))
+        }
+
+        fn random(&self) -> u32 {
+            0
+        }
+    }
+
+    impl TestClock {
+        fn pass(&self, seconds: u32) {
+            *self.passed.lock().expect("one thread") += Duration::from_secs(seconds.into());
+            *self.wall.lock().expect("one thread") += i64::from(seconds);
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn report(second: i64, sent: &[&str]) -> Report {
+        Report {
             sent: sent.iter().map(|name| (*name).to_owned()).collect(),
             as_of: Some(at(second)),
             unchanged_since: Some(7),
             ..Report::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_of_now_as_long_as_nothing_changed() {
+        let clock = Arc::new(TestClock {
+            start: Instant::now(),
+            passed: Mutex::default(),
+            wall: Mutex::new(100),
+        });
+        let replications =
+            Replications::with_clock(Path::new("/nonexistent"), Box::new(clock.clone()));
+        let job = Job {
+            continuous: true,
+            ..job("a")
         };
-        assert!(!replications.confirm(&job, Some(7), at(1)), "no run yet");
+        let confirm = |job: &Job, unchanged| {
+            replications.confirm(job, unchanged, clock.now(), clock.instant())
+        };
+        assert!(!confirm(&job, Some(7)), "no run yet");
         let run = replications.run(&job, |_| std::future::ready(Ok(report(100, &["back/a@1"]))));
         assert!(run.await.is_some());
-        assert!(
-            !replications.confirm(&job, None, at(200)),
-            "something waits"
-        );
-        assert!(!replications.confirm(&job, Some(8), at(200)), "a txg later");
+        clock.pass(100);
+        assert!(!confirm(&job, None), "something waits");
+        assert!(!confirm(&job, Some(8)), "a txg later");
         assert_eq!(replications.state_of("a").as_of, Some(at(100)));
-        assert!(replications.confirm(&job, Some(7), at(200)));
+        assert!(confirm(&job, Some(7)));
         let state = replications.state_of("a");
         assert_eq!((state.as_of, state.recovery_point), (Some(at(200)), None));
         let other = Job {
             recursive: true,
             ..job.clone()
         };
-        assert!(!replications.confirm(&other, Some(7), at(300)), "changed");
+        assert!(!confirm(&other, Some(7)), "changed");
 
         // What counts is the state that the target had until it had the next one.
-        let run = replications.run(&job, |_| std::future::ready(Ok(report(300, &["back/a@2"]))));
-        let ended = run.await.expect("run");
-        let point = replications.state_of("a").recovery_point.expect("sent");
-        let behind = ended.at.duration_since(at(200)).unsigned_abs();
-        assert_eq!((point.runs, point.max), (1, behind));
+        let send = async |as_of, seconds| {
+            let run = replications.run(&job, |_| {
+                clock.pass(seconds);
+                std::future::ready(Ok(report(as_of, &["back/a@2"])))
+            });
+            assert!(run.await.is_some());
+            let point = replications.state_of("a").recovery_point.expect("sent");
+            (point.runs, point.max.as_secs())
+        };
+        clock.pass(2);
+        assert_eq!(send(202, 1).await, (1, 3));
+        // One that was taken 4 s before the run; it was behind since the run before began.
+        clock.pass(7);
+        assert_eq!(send(206, 1).await, (2, 9));
+        assert_eq!(send(211, 1).await, (3, 9));
+        // However the clock is set.
+        for jump in [-1_000_000, 300_000_000] {
+            *clock.wall.lock().expect("one thread") += jump;
+            clock.pass(2);
+            let now = clock.now().as_second();
+            assert_eq!(send(now, 1).await.1, 9, "{jump}");
+        }
 
         // After a run that was not complete a look is needed, however little changes.
+        assert!(confirm(&job, Some(7)));
         let refused = Err(ReplicationError::Cancelled);
         let run = replications.run(&job, |_| std::future::ready(refused));
         assert!(run.await.is_some());
-        assert!(!replications.confirm(&job, Some(7), at(400)));
+        assert!(!confirm(&job, Some(7)));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! A run may be cut off at any point, by a signal, a crash of either side or the link: what was received whole stays, and the rest of a
 //! stream is resumed. Nothing but the two sides remembers anything.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,9 @@ pub async fn run(
     }
     let mut sides = list(job, source, target).await?;
     let mut tree = plan(job, &sides.source, &sides.target);
+    if job.takes_snapshots() {
+        sweep(job, source, target, &tree, &sides).await?;
+    }
     if job.takes_snapshots() && take(job, source, &tree, &sides.source, now).await? {
         sides.source = listed_source(job, source, &sides.target).await?;
         tree = plan(job, &sides.source, &sides.target);
@@ -105,17 +109,16 @@ pub async fn run(
     if let Some(error) = ended {
         return Err(error);
     }
-    let of = |name: &str, list: &'_ [ReplicaDataset]| {
-        list.iter().position(|dataset| dataset.name == name)
-    };
+    let (sources, copies) = (by_name(&sides.source), by_name(&sides.target));
     let mut settled = Vec::new();
     for (planned, point) in tree.datasets.iter().zip(&newest) {
-        let (Some(at), Some((name, guid))) = (of(&planned.source, &sides.source), point) else {
+        let source = sources.get(planned.source.as_str()).copied();
+        let (Some(source), Some((name, guid))) = (source, point) else {
             continue;
         };
         settled.push(Settled {
-            source: &sides.source[at],
-            copy: of(&planned.target, &sides.target).map(|at| &sides.target[at]),
+            source,
+            copy: copies.get(planned.target.as_str()).copied(),
             target: &planned.target,
             guid: *guid,
             name,
@@ -213,6 +216,65 @@ async fn listed_source(
     .into())
 }
 
+fn by_name(datasets: &[ReplicaDataset]) -> BTreeMap<&str, &ReplicaDataset> {
+    let each = datasets.iter();
+    each.map(|dataset| (dataset.name.as_str(), dataset))
+        .collect()
+}
+
+/// The txg of the source in which the newest state was taken that both sides have; 0 where there is none.
+fn common_txg(planned: &DatasetPlan, source: &ReplicaDataset) -> u64 {
+    let guid = planned.common.as_ref().map(|point| point.guid);
+    let points = source.snapshots.iter().chain(&source.bookmarks);
+    let mut common = points.filter(|point| Some(point.guid) == guid);
+    common.next().map_or(0, |point| point.create_txg)
+}
+
+/// Destroys the job's own snapshots that are older than the newest state both sides have: they are left where runs end before they have put
+/// things in order. Before another one is taken, so that they are never many.
+async fn sweep(
+    job: &Job,
+    source: &dyn Endpoint,
+    target: &dyn Endpoint,
+    tree: &TreePlan,
+    sides: &Sides,
+) -> Result<(), ReplicationError> {
+    let (mut at_source, mut at_target, mut held) = (Vec::new(), Vec::new(), Vec::new());
+    let (sources, copies) = (by_name(&sides.source), by_name(&sides.target));
+    for planned in &tree.datasets {
+        let (Some(common), Some(here), Some(there)) = (
+            &planned.common,
+            sources.get(planned.source.as_str()),
+            copies.get(planned.target.as_str()),
+        ) else {
+            continue;
+        };
+        let txg = common_txg(planned, here);
+        let older = here.snapshots.iter().filter(|point| point.create_txg < txg);
+        let own = older.filter(|point| job.is_own(&point.name) && point.holds == 0);
+        at_source.extend(own.map(|point| format!("{}@{}", here.name, point.name)));
+        let older = there.snapshots.iter();
+        let older = older.filter(|point| point.create_txg < common.create_txg);
+        for point in older.filter(|point| job.is_own(&point.name)) {
+            let full = format!("{}@{}", there.name, point.name);
+            if point.holds > 0 {
+                held.push(full.clone());
+            }
+            at_target.push(full);
+        }
+    }
+    if !at_source.is_empty() {
+        source.destroy_snapshots(at_source).await?;
+    }
+    if !held.is_empty() {
+        target.release(held, &job.tag()).await?;
+    }
+    if !at_target.is_empty() {
+        target.destroy_snapshots(at_target).await?;
+    }
+    Ok(())
+}
+
 /// Takes snapshots of the datasets that were written to since their newest one, at one moment, unless one that the job took earlier is still
 /// to be sent: what cannot be delivered is never more than one. Returns whether any was taken.
 async fn take(
@@ -222,20 +284,25 @@ async fn take(
     listed: &[ReplicaDataset],
     now: Timestamp,
 ) -> Result<bool, ReplicationError> {
+    let sources = by_name(listed);
+    // Also one that a newer snapshot of others will be sent in place of.
     let is_pending = |planned: &DatasetPlan| {
-        planned
-            .steps()
-            .iter()
-            .any(|step| job.is_own(&step.snapshot))
+        let dataset = sources.get(planned.source.as_str());
+        let dataset = dataset.filter(|_| !matches!(planned.work, Work::Refused(_)));
+        dataset.is_some_and(|dataset| {
+            let common = common_txg(planned, dataset);
+            let mut newer = dataset.snapshots.iter();
+            newer.any(|point| point.create_txg > common && job.is_own(&point.name))
+        })
     };
     if tree.datasets.iter().any(is_pending) {
         return Ok(false);
     }
     let name = job.snapshot_name(now);
     let is_due = |planned: &&DatasetPlan| {
-        let dataset = listed.iter().find(|dataset| dataset.name == planned.source);
+        let dataset = sources.get(planned.source.as_str());
         let is_changed =
-            |dataset: &ReplicaDataset| dataset.snapshots.is_empty() || dataset.written_bytes > 0;
+            |dataset: &&ReplicaDataset| dataset.snapshots.is_empty() || dataset.written_bytes > 0;
         !matches!(planned.work, Work::Refused(_)) && dataset.is_some_and(is_changed)
     };
     let due = tree.datasets.iter().filter(is_due);
@@ -304,7 +371,12 @@ async fn send_all(
             .map(|point| (point.name.clone(), point.guid));
         let above_failed = |above: &String| planned.target.starts_with(above.as_str());
         match &planned.work {
+            // A new dataset is not made in what is another's.
+            Work::Refused(_) if planned.is_new && failed.iter().any(above_failed) => {}
             Work::Refused(refusal) => {
+                if refusal.is_foreign() {
+                    failed.push(format!("{}/", planned.target));
+                }
                 report
                     .problems
                     .push((planned.source.clone(), refusal.clone().into()));

@@ -4,6 +4,9 @@
 //! The runs, the planner, the upkeep and the back-off are the real ones; only the two sides are models. After each round the number of
 //! snapshots is compared with what the policy and the job may have, and at the end the target must have what the source has.
 
+mod campaign;
+mod troubled;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -43,7 +46,17 @@ pub(super) struct Model {
     full: bool,
     /// Chunks that the link still lets through.
     link_chunks: u64,
+    /// It is not the link that ends there, but the process that runs the job.
+    is_killed_there: bool,
+    /// A dataset that is made has its mark some txgs later, and the target ends before.
+    loses_marks: bool,
     taken: usize,
+    /// Seconds since 1970, as its clock says.
+    clock: i64,
+    /// Something was accepted that no txg has yet.
+    is_unwritten: bool,
+    /// Names, behind the `@`, of snapshots that jobs destroyed.
+    destroyed: Vec<String>,
 }
 
 /// One side, for the tests of what is not modelled.
@@ -59,7 +72,12 @@ impl Side {
             reachable: true,
             full: false,
             link_chunks: u64::MAX,
+            is_killed_there: false,
+            loses_marks: false,
             taken: 0,
+            clock: 0,
+            is_unwritten: false,
+            destroyed: Vec::new(),
         })))
     }
 
@@ -94,6 +112,7 @@ impl Model {
         self.datasets.insert(name.to_owned(), dataset);
     }
 
+    /// Takes a snapshot, whose name is a new one.
     pub(super) fn snapshot(&mut self, full: &str) {
         self.txg += 1;
         self.guid += 1;
@@ -103,16 +122,60 @@ impl Model {
             guid: self.guid,
             create_txg: self.txg,
             holds: 0,
-            creation: 0,
+            creation: self.clock,
         };
+        assert!(!self.has(full), "{full} exists");
         let dataset = self.datasets.get_mut(dataset).expect("a dataset");
-        assert!(
-            dataset.snapshots.iter().all(|known| known.name != name),
-            "{full} exists"
-        );
         dataset.snapshots.push(point);
         dataset.written_bytes = 0;
         self.taken += 1;
+    }
+
+    /// Renames a dataset and those below, if it is there and its new name is not.
+    fn rename(&mut self, old: &str, new: &str) {
+        if self.datasets.contains_key(new) {
+            return;
+        }
+        self.txg += 1;
+        let below = format!("{old}/");
+        let names: Vec<String> = self.datasets.keys().cloned().collect();
+        for name in names {
+            if name == old || name.starts_with(&below) {
+                let mut dataset = self.datasets.remove(&name).expect("listed");
+                dataset.name = format!("{new}{}", &name[old.len()..]);
+                self.datasets.insert(dataset.name.clone(), dataset);
+            }
+        }
+    }
+
+    fn has(&self, full: &str) -> bool {
+        let (dataset, name) = full.split_once('@').expect("a snapshot");
+        let dataset = &self.datasets[dataset];
+        dataset.snapshots.iter().any(|known| known.name == name)
+    }
+
+    /// Makes the dataset of a stream that begins, with what resumes it.
+    fn begin(&mut self, spec: &ReceiveSpec, to: &Point, from: Option<u64>) {
+        if !self.datasets.contains_key(&spec.dataset) {
+            self.make(&spec.dataset);
+            if !self.loses_marks {
+                self.mark(spec);
+            }
+        }
+        let dataset = self.datasets.get_mut(&spec.dataset).expect("made");
+        dataset.interrupted.get_or_insert_with(|| Interrupted {
+            token: "0".to_owned(),
+            from_guid: from,
+            to_guid: to.guid,
+        });
+    }
+
+    fn mark(&mut self, spec: &ReceiveSpec) {
+        let mark = spec.set.iter().find(|(name, _)| name == MARK_PROPERTY);
+        if let Some((_, value)) = mark {
+            let dataset = self.datasets.get_mut(&spec.dataset).expect("made");
+            dataset.mark = value.parse().ok();
+        }
     }
 
     /// Applies a stream that arrived whole.
@@ -138,13 +201,15 @@ impl Model {
             holds: 0,
             ..to.clone()
         });
+        self.mark(spec);
         Ok(())
     }
 }
 
 /// What travels in a modelled stream: an identity of the stream, chunk after chunk, a line each.
 fn encode(from: Option<u64>, to: &Point, chunk: u64) -> Vec<u8> {
-    format!("{}:{}:{}:{chunk}\n", from.unwrap_or(0), to.guid, to.name).into_bytes()
+    let (from, guid, name, at) = (from.unwrap_or(0), to.guid, &to.name, to.creation);
+    format!("{from}:{guid}:{name}:{chunk}:{at}\n").into_bytes()
 }
 
 fn ended_early() -> ReplicationError {
@@ -155,13 +220,13 @@ fn decode(line: &[u8]) -> (Option<u64>, Point, u64) {
     let text = String::from_utf8(line.to_vec()).expect("text");
     let mut parts = text.split(':');
     let mut number = || parts.next().expect("a part").to_owned();
-    let (from, guid, name, chunk) = (number(), number(), number(), number());
+    let (from, guid, name, chunk, creation) = (number(), number(), number(), number(), number());
     let point = Point {
         name,
         guid: guid.parse().expect("a number"),
         create_txg: 0,
         holds: 0,
-        creation: 0,
+        creation: creation.parse().expect("a number"),
     };
     let from: u64 = from.parse().expect("a number");
     (
@@ -187,11 +252,21 @@ impl Endpoint for Side {
     }
 
     fn write_out(&self) -> Reached<'_, ()> {
-        async move { self.reached().map(|_| ()) }.boxed()
+        async move {
+            let mut model = self.reached()?;
+            model.txg += u64::from(model.is_unwritten);
+            model.is_unwritten = false;
+            Ok(())
+        }
+        .boxed()
     }
 
     fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
-        async { Ok(None) }.boxed()
+        async {
+            let model = self.reached()?;
+            Ok((!model.is_unwritten).then_some(model.txg))
+        }
+        .boxed()
     }
 
     fn exists<'a>(&'a self, _dataset: &'a str) -> Reached<'a, bool> {
@@ -210,6 +285,10 @@ impl Endpoint for Side {
     fn snapshot(&self, names: Vec<String>) -> Reached<'_, ()> {
         async move {
             let mut model = self.reached()?;
+            // After the clock was set back.
+            if names.iter().any(|name| model.has(name)) {
+                return Err(ReplicationError::Failed("snapshot exists".to_owned()));
+            }
             for name in &names {
                 model.snapshot(name);
             }
@@ -251,13 +330,7 @@ impl Endpoint for Side {
 
     fn receive(&self, spec: ReceiveSpec, mut stream: ByteStream) -> Reached<'_, ()> {
         async move {
-            if !self.reached()?.datasets.contains_key(&spec.dataset) {
-                let mut model = self.model();
-                model.make(&spec.dataset);
-                let mark = spec.set.iter().find(|(name, _)| name == MARK_PROPERTY);
-                let mark = mark.and_then(|(_, value)| value.parse().ok());
-                model.datasets.get_mut(&spec.dataset).expect("made").mark = mark;
-            }
+            drop(self.reached()?);
             let mut come = Vec::new();
             loop {
                 // A file on the way knows no chunks.
@@ -270,15 +343,18 @@ impl Endpoint for Side {
                 let end = come.iter().position(|byte| *byte == b'\n').expect("seen");
                 let line: Vec<u8> = come.drain(..=end).collect();
                 let (from, to, chunk) = decode(&line[..end]);
+                self.model().begin(&spec, &to, from);
+                match self.chunk_came() {
+                    Cut::None => {}
+                    Cut::Killed => return std::future::pending().await,
+                    Cut::Reset => {
+                        return Err(ReplicationError::Unreachable {
+                            place: "the peer".to_owned(),
+                            why: "connection reset".to_owned(),
+                        });
+                    }
+                }
                 let mut model = self.model();
-                let Some(left) = model.link_chunks.checked_sub(1) else {
-                    model.reachable = false;
-                    return Err(ReplicationError::Unreachable {
-                        place: "the peer".to_owned(),
-                        why: "connection reset".to_owned(),
-                    });
-                };
-                model.link_chunks = left;
                 if model.full {
                     return Err(ReplicationError::OutOfSpace {
                         target: spec.dataset,
@@ -305,8 +381,12 @@ impl Endpoint for Side {
     fn discard_interrupted<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()> {
         async move {
             let mut model = self.reached()?;
-            let dataset = model.datasets.get_mut(dataset).expect("listed");
-            dataset.interrupted = None;
+            let known = model.datasets.get_mut(dataset).expect("listed");
+            known.interrupted = None;
+            // Of a dataset that was never whole nothing is left.
+            if known.snapshots.is_empty() {
+                model.datasets.remove(dataset);
+            }
             Ok(())
         }
         .boxed()
@@ -354,6 +434,8 @@ impl Endpoint for Side {
                 self.change(&name, |dataset, short| {
                     dataset.snapshots.retain(|point| !goes(point, short));
                 });
+                let short = name.split_once('@').expect("a snapshot").1;
+                self.model().destroyed.push(short.to_owned());
             }
             Ok(())
         }
@@ -399,7 +481,29 @@ impl Endpoint for Side {
     }
 }
 
+/// What a chunk on its way meets.
+enum Cut {
+    None,
+    Reset,
+    Killed,
+}
+
 impl Side {
+    fn chunk_came(&self) -> Cut {
+        let mut model = self.model();
+        match model.link_chunks.checked_sub(1) {
+            Some(left) => {
+                model.link_chunks = left;
+                Cut::None
+            }
+            None if model.is_killed_there => Cut::Killed,
+            None => {
+                model.reachable = false;
+                Cut::Reset
+            }
+        }
+    }
+
     fn set_holds(&self, names: Vec<String>, holds: u64) -> Reached<'_, ()> {
         async move {
             drop(self.reached()?);

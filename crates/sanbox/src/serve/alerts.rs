@@ -130,7 +130,7 @@ impl Checker {
             }
             "jobs" => self.jobs(now),
             "schedules" => self.schedules(appliance).await,
-            "replication" => replication_problems(appliance, now),
+            "replication" => replication_problems(appliance),
             "replication-lag" => copies_behind(appliance, now)?,
             "certificate" => {
                 let end = self.certificate;
@@ -290,13 +290,10 @@ impl Checker {
     }
 }
 
-fn replication_problems(appliance: &Appliance, now: u64) -> Vec<Condition> {
+fn replication_problems(appliance: &Appliance) -> Vec<Condition> {
     let problems = appliance.replications().problems().into_iter();
     problems
-        .filter_map(|(job, error, since)| {
-            let since = u64::try_from(since.as_second()).unwrap_or(0);
-            rules::replication(&job, &error, now.saturating_sub(since))
-        })
+        .filter_map(|(job, error, failing)| rules::replication(&job, &error, failing.as_secs()))
         .collect()
 }
 

@@ -1,7 +1,12 @@
 //! What a directory of streams says of itself: the streams that it holds, and what the target had after the last import.
+//!
+//! The manifest is written whole when an export begins and ends. The streams between are added to a list beside it, a line each, so that a
+//! million of them do not cost a million manifests; a line that a power cut left unfinished is none.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use engine::DatasetKind;
@@ -15,6 +20,8 @@ pub(super) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// The version of what is written here.
 pub(super) const VERSION: u32 = 1;
 pub(super) const MANIFEST: &str = "manifest.toml";
+/// Streams that came since the manifest was written: JSON, one a line.
+pub(super) const ADDED: &str = "added.jsonl";
 pub(super) const RECEIVED: &str = "received.toml";
 
 /// A number of 64 bits as 16 hexadecimal digits: TOML has no unsigned ones.
@@ -93,9 +100,10 @@ impl Manifest {
     /// Reads what a directory says of itself; `None` where it says nothing. It is not trusted: neither the names of files nor those of datasets.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, ReplicationError> {
         let path = directory.join(MANIFEST);
-        let Some(manifest) = read_toml::<Self>(&path)? else {
+        let Some(mut manifest) = read_toml::<Self>(&path)? else {
             return Ok(None);
         };
+        manifest.add(directory)?;
         if manifest.version != VERSION {
             return Err(failed(&path, "written by another version of this program"));
         }
@@ -114,6 +122,63 @@ impl Manifest {
         }
         Ok(Some(manifest))
     }
+
+    /// Takes in what the list beside the manifest has. What the manifest was written with already is there twice after a power cut.
+    fn add(&mut self, directory: &Path) -> Result<(), ReplicationError> {
+        let path = directory.join(ADDED);
+        let text = read_text(&path)?.unwrap_or_default();
+        let name = |stream: &StoredStream| (stream.source.clone(), stream.guid);
+        let mut known: BTreeSet<_> = match text.is_empty() {
+            true => return Ok(()),
+            false => self.stream.iter().map(name).collect(),
+        };
+        // What stands behind the last end of a line was never finished.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        for line in whole.lines() {
+            let parsed = serde_json::from_str(line);
+            let stream: StoredStream = parsed.map_err(|error| failed(&path, error))?;
+            if known.insert(name(&stream)) {
+                self.stream.push(stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of it; the list beside it is empty then.
+    pub(super) fn write(&self, directory: &Path) -> Result<(), ReplicationError> {
+        write_toml(directory, MANIFEST, self)?;
+        let path = directory.join(ADDED);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Adds a stream to the list beside the manifest; it is on the disk when this returns.
+pub(super) fn append(directory: &Path, stream: &StoredStream) -> Result<(), ReplicationError> {
+    let path = directory.join(ADDED);
+    let mut line = serde_json::to_vec(stream).map_err(|error| failed(&path, error))?;
+    line.push(b'\n');
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)?;
+        let before = file.metadata()?.len();
+        let written = file.write_all(&line).and_then(|()| file.sync_all());
+        if written.is_err() {
+            // Half of a line would be the begin of the next one.
+            file.set_len(before)?;
+        }
+        written?;
+        match before {
+            0 => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    write().map_err(|error| unwritable(directory, &path, &error))
 }
 
 /// What the target had after the last import.
@@ -163,6 +228,15 @@ pub(super) fn unwritable(directory: &Path, path: &Path, error: &io::Error) -> Re
 pub(super) fn read_toml<T: for<'a> Deserialize<'a>>(
     path: &Path,
 ) -> Result<Option<T>, ReplicationError> {
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    let parsed = toml::from_str(&text);
+    parsed.map(Some).map_err(|error| failed(path, error))
+}
+
+/// Reads a file of at most [`MANIFEST_BYTES_MAX`]; `None` when it is not there.
+fn read_text(path: &Path) -> Result<Option<String>, ReplicationError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(|error| failed(path, error))?,
@@ -170,8 +244,7 @@ pub(super) fn read_toml<T: for<'a> Deserialize<'a>>(
     let mut text = String::new();
     let read = file.take(MANIFEST_BYTES_MAX).read_to_string(&mut text);
     read.map_err(|error| failed(path, error))?;
-    let parsed = toml::from_str(&text);
-    parsed.map(Some).map_err(|error| failed(path, error))
+    Ok(Some(text))
 }
 
 pub(super) fn write_toml(

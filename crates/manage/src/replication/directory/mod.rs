@@ -6,7 +6,7 @@
 //! ```
 //! Both ways it is [`run`] that decides what is sent: by what the manifest has, and by what `received.toml` says that the target has, where
 //! the disk came back. Streams are cut into parts that a FAT file system holds, and each part is checked before any of it is received.
-//! The manifest is replaced after each stream, so what is there after an interruption is whole, and the next export goes on behind it.
+//! A stream is told in the directory once it is whole and on the disk, so the next export goes on behind what an interruption left.
 
 mod manifest;
 mod parts;
@@ -23,8 +23,8 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use jiff::Timestamp;
 
 use self::manifest::{
-    Guid, MANIFEST, Manifest, RECEIVED, Received, ReceivedDataset, StoredStream, VERSION, failed,
-    file_number, read_toml, write_toml,
+    Guid, MANIFEST, Manifest, RECEIVED, Received, ReceivedDataset, StoredStream, VERSION, append,
+    failed, file_number, read_toml, write_toml,
 };
 use self::parts::{PartReader, PartWriter, remove_part};
 use super::run::{foresee, reset, run};
@@ -69,6 +69,7 @@ pub async fn export(
     fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
     let target = StreamDirectory::as_target(directory.clone(), job)?;
     let report = run(job, source, &target, progress, now).await?;
+    target.contents().manifest.write(&directory)?;
     Ok((directory, report))
 }
 
@@ -186,12 +187,47 @@ struct Contents {
     received: Received,
     /// Number of the next stream's files.
     next: u64,
+    /// Where the streams are in the manifest, by dataset and snapshot of the source.
+    places: BTreeMap<(String, String), usize>,
+    /// The newest state of each dataset of the target, once all that is here is received.
+    newest: BTreeMap<String, Guid>,
 }
 
 impl Contents {
-    fn stream_of(&self, spec: &StreamSpec) -> Option<&StoredStream> {
-        let mut streams = self.manifest.stream.iter();
-        streams.find(|stream| stream.source == spec.dataset && stream.snapshot == spec.snapshot)
+    fn new(manifest: Manifest, received: Received) -> Self {
+        let number = |stream: &StoredStream| {
+            let file = stream.part.first().map(|part| part.file.as_str());
+            file.and_then(file_number).unwrap_or(0)
+        };
+        let last = manifest.stream.iter().map(number).max();
+        let mut contents = Self {
+            manifest,
+            received,
+            next: last.map_or(1, |last| last + 1),
+            places: BTreeMap::new(),
+            newest: BTreeMap::new(),
+        };
+        contents.index();
+        contents
+    }
+
+    /// Guids of the snapshots that the target had after the last import.
+    fn received_guids(&self) -> BTreeSet<Guid> {
+        let datasets = self.received.dataset.iter();
+        datasets
+            .flat_map(|dataset| dataset.snapshot.iter().map(|(guid, _)| *guid))
+            .collect()
+    }
+
+    fn index(&mut self) {
+        let streams = self.manifest.stream.iter().enumerate();
+        let name = |stream: &StoredStream| (stream.source.clone(), stream.snapshot.clone());
+        self.places = streams.map(|(at, stream)| (name(stream), at)).collect();
+    }
+
+    fn stream(&self, dataset: &str, snapshot: &str) -> Option<&StoredStream> {
+        let name = (dataset.to_owned(), snapshot.to_owned());
+        self.places.get(&name).map(|at| &self.manifest.stream[*at])
     }
 }
 
@@ -215,26 +251,18 @@ impl StreamDirectory {
             },
         };
         let received: Received = read_toml(&directory.join(RECEIVED))?.unwrap_or_default();
-        let number = |stream: &StoredStream| {
-            let file = stream.part.first().map(|part| part.file.as_str());
-            file.and_then(file_number).unwrap_or(0)
-        };
-        let next = manifest
-            .stream
-            .iter()
-            .map(number)
-            .max()
-            .map_or(1, |last| last + 1);
         let opened = Self {
-            contents: Mutex::new(Contents {
-                manifest,
-                received,
-                next,
-            }),
+            contents: Mutex::new(Contents::new(manifest, received)),
             role: Role::Target,
             path: directory,
         };
         opened.remove_received()?;
+        let newest = |dataset: ReplicaDataset| {
+            let guid = dataset.snapshots.last()?.guid;
+            Some((dataset.name, Guid(guid)))
+        };
+        let newest = opened.at_target().into_iter().filter_map(newest).collect();
+        opened.contents().newest = newest;
         Ok(opened)
     }
 
@@ -244,17 +272,13 @@ impl StreamDirectory {
 
     fn remove_received(&self) -> Result<(), ReplicationError> {
         let mut contents = self.contents();
-        let has: BTreeSet<Guid> = contents
-            .received
-            .dataset
-            .iter()
-            .flat_map(|dataset| dataset.snapshot.iter().map(|(guid, _)| *guid))
-            .collect();
+        let has = contents.received_guids();
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut contents.manifest.stream)
             .into_iter()
             .partition(|stream| has.contains(&stream.guid));
         contents.manifest.stream = kept;
-        write_toml(&self.path, MANIFEST, &contents.manifest)?;
+        contents.index();
+        contents.manifest.write(&self.path)?;
         for part in gone.iter().flat_map(|stream| &stream.part) {
             remove_part(&self.path, &part.file);
         }
@@ -288,7 +312,10 @@ impl StreamDirectory {
                 add(name, dataset.source_guid, kind, *guid, snapshot);
             }
         }
-        for stream in &contents.manifest.stream {
+        // The directory may hold still what was received from it.
+        let received = contents.received_guids();
+        let waiting = contents.manifest.stream.iter();
+        for stream in waiting.filter(|stream| !received.contains(&stream.guid)) {
             let name = job.target_of(&stream.source);
             let kind = stream.kind();
             add(
@@ -308,16 +335,12 @@ impl StreamDirectory {
         mut bytes: ByteStream,
     ) -> Result<(), ReplicationError> {
         let sent = spec.sent.clone().expect("a run says what it sends");
-        let number = {
+        let (number, newest) = {
             let mut contents = self.contents();
             contents.next += 1;
-            contents.next - 1
+            let newest = contents.newest.get(&spec.dataset).copied();
+            (contents.next - 1, newest)
         };
-        let newest = self
-            .at_target()
-            .into_iter()
-            .find(|known| known.name == spec.dataset);
-        let newest = newest.and_then(|known| known.snapshots.last().map(|point| Guid(point.guid)));
         let mut writer = PartWriter {
             directory: &self.path,
             number,
@@ -341,8 +364,7 @@ impl StreamDirectory {
                 return Err(error);
             }
         };
-        let mut contents = self.contents();
-        contents.manifest.stream.push(StoredStream {
+        let stream = StoredStream {
             source: sent.source,
             source_guid: Guid(sent.source_guid),
             volume: sent.kind == DatasetKind::Volume,
@@ -350,8 +372,12 @@ impl StreamDirectory {
             guid: Guid(sent.guid),
             from: newest,
             part,
-        });
-        write_toml(&self.path, MANIFEST, &contents.manifest)
+        };
+        append(&self.path, &stream)?;
+        let mut contents = self.contents();
+        contents.newest.insert(spec.dataset.clone(), stream.guid);
+        contents.manifest.stream.push(stream);
+        Ok(())
     }
 
     /// Opens a directory to read from.
@@ -378,15 +404,10 @@ impl StreamDirectory {
             ..job.clone()
         };
         apart.check().map_err(|error| failed(&path, error))?;
-        let contents = Contents {
-            manifest,
-            received: Received::default(),
-            next: 0,
-        };
         let source = Self {
             path: directory.to_owned(),
             role: Role::Source,
-            contents: Mutex::new(contents),
+            contents: Mutex::new(Contents::new(manifest, Received::default())),
         };
         Ok((source, job))
     }
@@ -414,17 +435,14 @@ impl StreamDirectory {
     fn open_stream(&self, spec: &StreamSpec) -> Result<ByteStream, ReplicationError> {
         let what = format!("{}@{}", spec.dataset, spec.snapshot);
         let contents = self.contents();
-        let stream = contents.stream_of(spec);
+        let stream = contents.stream(&spec.dataset, &spec.snapshot);
         let stream = stream.ok_or_else(|| failed(&self.path, format!("'{what}' is not there")))?;
         let from = match &spec.from {
             None => None,
             Some(StreamFrom::Bookmark(name)) => Guid::try_from(name.clone()).ok(),
-            Some(StreamFrom::Snapshot(name)) => contents
-                .manifest
-                .stream
-                .iter()
-                .find(|known| known.source == spec.dataset && known.snapshot == *name)
-                .map(|known| known.guid),
+            Some(StreamFrom::Snapshot(name)) => {
+                contents.stream(&spec.dataset, name).map(|known| known.guid)
+            }
         };
         if from != stream.from {
             let why = format!("'{what}' does not count from what the target has: export again");
@@ -482,7 +500,9 @@ impl Endpoint for StreamDirectory {
 
     fn size(&self, spec: StreamSpec) -> Reached<'_, Option<u64>> {
         let contents = self.contents();
-        known(Ok(contents.stream_of(&spec).map(StoredStream::bytes)))
+        known(Ok(contents
+            .stream(&spec.dataset, &spec.snapshot)
+            .map(StoredStream::bytes)))
     }
 
     fn send(&self, spec: StreamSpec) -> Reached<'_, ByteStream> {

@@ -144,6 +144,49 @@ async fn a_disk_of_another_source_and_what_is_none_is_refused() {
     }
 }
 
+/// An export that ends anywhere is gone on with by the next one, and what it has is imported before that, too.
+#[tokio::test]
+async fn an_interrupted_export_keeps_what_is_whole() {
+    let (source, _) = sides();
+    for kept in 0..=4 {
+        let disk = tempfile::tempdir().expect("a disk");
+        let streams = exported(&source, disk.path()).await;
+        let read = |name: &str| fs::read_to_string(streams.join(name)).expect("reads");
+        let all = Manifest::read(&streams).expect("reads").expect("is there");
+        let mut begun = all.clone();
+        begun.stream.clear();
+        begun.write(&streams).expect("writes");
+        for stream in &all.stream[..kept] {
+            append(&streams, stream).expect("writes");
+        }
+        let mut lines = if kept == 0 {
+            String::new()
+        } else {
+            read("added.jsonl")
+        };
+        // Half of a line, and a line that the manifest has already.
+        lines.push_str("{\"source\":\"tank");
+        fs::write(streams.join("added.jsonl"), &lines).expect("writes");
+        let target = Side::new(1 << 40);
+        if kept > 0 {
+            let report = imported(&streams, &target).await.expect("imports");
+            assert_eq!(report.sent.len(), kept);
+        }
+        fs::remove_file(streams.join(manifest::RECEIVED)).unwrap_or_default();
+        assert_eq!(exported(&source, disk.path()).await, streams);
+        assert!(!streams.join("added.jsonl").exists(), "{kept}");
+        let again = Manifest::read(&streams).expect("reads").expect("is there");
+        assert_eq!(again.stream.len(), 4, "{kept}");
+        fs::write(streams.join("added.jsonl"), &lines).expect("writes");
+        let twice = Manifest::read(&streams).expect("reads").expect("is there");
+        assert_eq!(twice.stream.len(), 4, "{kept}");
+        imported(&streams, &target).await.expect("imports");
+        assert_eq!(guids(&source), guids(&target), "{kept}");
+        fs::write(streams.join("added.jsonl"), "{}\n").expect("writes");
+        imported(&streams, &target).await.expect_err("damaged");
+    }
+}
+
 /// A stream that is longer than a part, cut anywhere, comes out as it went in.
 #[tokio::test]
 async fn parts_are_whole() {
