@@ -129,6 +129,13 @@ pub async fn run(
         .iter()
         .filter_map(|dataset| as_of(job, dataset, now));
     report.as_of = as_of.min();
+    // What was written beyond a snapshot that was still to be delivered is of the next run.
+    let has_more = |dataset: &Settled<'_>| {
+        dataset.source.written_bytes > 0 && dataset.name != job.snapshot_name(now)
+    };
+    if settled.iter().any(has_more) {
+        report.unchanged_since = None;
+    }
     let common = |settled: &Settled<'_>| CommonState {
         source: settled.source.name.clone(),
         snapshot: format!("{}@{}", settled.target, settled.name),
