@@ -30,7 +30,7 @@ else:
     os.setxattr(sys.argv[2], NAME, struct.pack('>II', 0, len(words)) + b''.join(map(parse, words)))
 "#;
 
-fn place(acltype: &str) -> Option<Place> {
+pub(crate) fn place(acltype: &str) -> Option<Place> {
     let mut place = Place::new();
     if !can_mount(&place) {
         return None;

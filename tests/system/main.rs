@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod allow;
 mod bootfs;
 mod caches;

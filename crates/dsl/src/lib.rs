@@ -82,7 +82,9 @@ pub use new_encryption::plan_root_key;
 pub use program::{ProgramChange, ProgramItem, ProgramList, ProgramStep};
 pub use received_properties::{ReceivedChange, StoredProperties};
 pub use setprop::{feature_needed, version_needed};
-pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
+pub use snapshot_list::{
+    SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition, SnapshotTime,
+};
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo, Traffic,

@@ -58,6 +58,17 @@ pub struct SnapshotPage {
     pub total: u64,
 }
 
+/// A snapshot by when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotTime {
+    /// Creation, seconds since 1970.
+    pub creation_time: u64,
+    /// Its object.
+    pub object: ObjectId,
+    /// Unique number.
+    pub guid: Guid,
+}
+
 /// Names read from the list at a time.
 const NAMES_A_BATCH: usize = 1024;
 
@@ -164,6 +175,39 @@ impl Hierarchy {
             }
         }
         Ok(page)
+    }
+
+    /// Returns the newest snapshots of the head `head`, `max` of them at most, by the second they were taken in, the latest first: of
+    /// several of one second the newest.
+    ///
+    /// # Errors
+    /// The object is no head; errors of reading.
+    pub async fn snapshots_by_time(&self, head: ObjectId, max: usize) -> Result<Vec<SnapshotTime>> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let head = pool.dataset_phys(head).await?;
+        let mut found: BTreeMap<u64, SnapshotTime> = BTreeMap::new();
+        let (mut at, mut newer) = (head.prev_snap_obj, u64::MAX);
+        for walked in 0..max {
+            if at == 0 {
+                break;
+            }
+            let phys = pool.dataset_phys(ObjectId(at)).await?;
+            // Behind the oldest snapshot of a clone stands its origin, which is another head's. The chain ends even where damage
+            // made a ring of it.
+            if phys.dir_obj != head.dir_obj || phys.creation_txg >= newer {
+                break;
+            }
+            let snapshot = SnapshotTime {
+                creation_time: phys.creation_time,
+                object: ObjectId(at),
+                guid: Guid(phys.guid),
+            };
+            found.entry(phys.creation_time).or_insert(snapshot);
+            (at, newer) = (phys.prev_snap_obj, phys.creation_txg);
+            pool.yield_every(walked).await;
+        }
+        Ok(found.into_values().rev().collect())
     }
 
     /// Lists snapshots of the head `head` from `cookie` on (0: from the start), at most `max`; none at the end.

@@ -4,7 +4,10 @@
 //! .zfs            there by name unless snapdir=disabled, in listings when snapdir=visible
 //!   snapshot      one directory for each snapshot: the root of its file system
 //!   shares        what the file system keeps for shares of other systems; empty in those made on Linux
+//!   shadow        the newest snapshots once more, by when they were taken (@GMT-2026.11.28-09.30.00); there by name only
 //! ```
+//!
+//! `shadow` is what Samba's `shadow_copy2` finds previous versions in, whatever the names of the snapshots are.
 //!
 //! The directories are not stored; they have object numbers that no file has. Nothing in them can be written, but names in
 //! `snapshot` may be made, removed and renamed where the appliance allows that (as OpenZFS's `zfs_admin_snapshot`): then
@@ -33,6 +36,10 @@ const CONTROL_COOKIE: u64 = 0x7fff_fffe_0000_0000;
 /// Cookies of `.` and `..`; what follows is moved by the second.
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
+/// Snapshots that `shadow` has at most. Windows shows 512 of a volume.
+const SHADOW_MAX: usize = 4096;
+/// Where the latest snapshot would come in a listing of `shadow`: earlier ones follow.
+const SHADOW_COOKIE: u64 = 1 << 62;
 /// Names read at a time.
 const BATCH: usize = 256;
 
@@ -84,7 +91,10 @@ impl ControlView {
     fn attr(&self, dir: ControlDir) -> Attr {
         let links = match dir {
             ControlDir::Snapshots => 2 + self.snapshots,
-            ControlDir::Root | ControlDir::Shares | ControlDir::Unopened(_) => 2,
+            ControlDir::Root
+            | ControlDir::Shares
+            | ControlDir::Shadow
+            | ControlDir::Unopened(_) => 2,
         };
         Attr {
             id: dir.id(),
@@ -272,8 +282,12 @@ impl FsHandle {
                     (ControlDir::Root, b"..") => fs.getattr(view.root).await?,
                     (ControlDir::Root, b"snapshot") => view.attr(ControlDir::Snapshots),
                     (ControlDir::Root, b"shares") => view.attr(ControlDir::Shares),
-                    (ControlDir::Snapshots | ControlDir::Shares, b"..") => {
+                    (ControlDir::Root, b"shadow") => view.attr(ControlDir::Shadow),
+                    (ControlDir::Snapshots | ControlDir::Shares | ControlDir::Shadow, b"..") => {
                         view.attr(ControlDir::Root)
+                    }
+                    (ControlDir::Shadow, name) => {
+                        return Ok(Err(shadow_named(&context, &fs, name).await?));
                     }
                     (ControlDir::Shares, name) => {
                         let shares = view.shares.ok_or(FsError::NotFound)?;
@@ -355,28 +369,10 @@ impl FsHandle {
                     }
                 }
                 ControlDir::Snapshots => {
-                    let head = ObjectId(fs.head());
-                    let mut at = cookie.saturating_sub(COOKIE_PARENT);
-                    while !listing.full {
-                        let batch = context
-                            .pool
-                            .hierarchy()
-                            .snapshots_after(head, at, BATCH)
-                            .await
-                            .map_err(|_| FsError::Io)?;
-                        if batch.is_empty() {
-                            break;
-                        }
-                        for snapshot in batch {
-                            at = snapshot.next_cookie;
-                            let dir = ControlDir::of_snapshot(snapshot.object.0);
-                            listing.add(
-                                &snapshot.name,
-                                FileTarget::Control(dir),
-                                at + COOKIE_PARENT,
-                            );
-                        }
-                    }
+                    list_snapshots(&context, &fs, cookie, &mut listing).await?;
+                }
+                ControlDir::Shadow => {
+                    listing.add_shadow(&shadow(&context, &fs).await?);
                 }
                 ControlDir::Shares | ControlDir::Unopened(_) => {}
             }
@@ -554,6 +550,56 @@ impl FsHandle {
     }
 }
 
+/// Lists the snapshots by their names, from a cookie on.
+async fn list_snapshots(
+    context: &PoolContext,
+    fs: &Fs,
+    cookie: u64,
+    listing: &mut ListingBuilder<'_>,
+) -> FsResult<()> {
+    let head = ObjectId(fs.head());
+    let mut at = cookie.saturating_sub(COOKIE_PARENT);
+    while !listing.full {
+        let hierarchy = context.pool.hierarchy();
+        let batch = hierarchy.snapshots_after(head, at, BATCH).await;
+        let batch = batch.map_err(|_| FsError::Io)?;
+        if batch.is_empty() {
+            break;
+        }
+        for snapshot in batch {
+            at = snapshot.next_cookie;
+            let target = FileTarget::Control(ControlDir::of_snapshot(snapshot.object.0));
+            listing.add(&snapshot.name, target, at + COOKIE_PARENT);
+        }
+    }
+    Ok(())
+}
+
+/// Finds a snapshot in `shadow`: its object and its guid.
+async fn shadow_named(context: &PoolContext, fs: &Fs, name: &[u8]) -> FsResult<(u64, u64)> {
+    let mut found = shadow(context, fs).await?.into_iter();
+    let taken = found.find(|taken| shadow_name(taken.creation_time).as_bytes() == name);
+    let taken = taken.ok_or(FsError::NotFound)?;
+    Ok((taken.object.0, taken.guid.0))
+}
+
+/// The snapshots that `shadow` has.
+async fn shadow(context: &PoolContext, fs: &Fs) -> FsResult<Vec<dsl::SnapshotTime>> {
+    let hierarchy = context.pool.hierarchy();
+    let found = hierarchy
+        .snapshots_by_time(ObjectId(fs.head()), SHADOW_MAX)
+        .await;
+    found.map_err(|_| FsError::Io)
+}
+
+/// The name of a snapshot in `shadow`, as clients of SMB have it. [MS-SMB2] 2.2.32.2 ([MS-SMB] 2.2.1.1.1)
+fn shadow_name(creation_time: u64) -> String {
+    let time = dsl::time_text(creation_time);
+    let (day, time) = time.split_once('T').unwrap_or_default();
+    let (day, time) = (day.replace('-', "."), time.replace(':', "."));
+    format!("@GMT-{day}-{}", time.trim_end_matches('Z'))
+}
+
 async fn stored_name(context: &PoolContext, fs: &Fs, name: &str) -> FsResult<String> {
     let found = context
         .pool
@@ -614,6 +660,15 @@ impl<'a> ListingBuilder<'a> {
             bytes: 0,
             full: false,
             entries: Vec::new(),
+        }
+    }
+
+    fn add_shadow(&mut self, snapshots: &[dsl::SnapshotTime]) {
+        for taken in snapshots {
+            let target = FileTarget::Control(ControlDir::of_snapshot(taken.object.0));
+            let cookie = SHADOW_COOKIE.saturating_sub(taken.creation_time);
+            let name = shadow_name(taken.creation_time);
+            self.add(name.as_bytes(), target, cookie);
         }
     }
 

@@ -13,13 +13,15 @@ pub const CONTROL_ROOT: FileId = control_id(0x0000_ffff_ffff_ffff);
 pub const CONTROL_SHARES: FileId = control_id(0x0000_ffff_ffff_fffe);
 /// `.zfs/snapshot`.
 pub const CONTROL_SNAPSHOTS: FileId = control_id(0x0000_ffff_ffff_fffd);
+/// `.zfs/shadow`, which OpenZFS does not have.
+pub const CONTROL_SHADOW: FileId = control_id(0x0000_ffff_ffff_fffc);
 /// Snapshots in listings have numbers from here down (below `shares` by their objects); objects of file systems are far
 /// below them.
-const SNAPSHOT_TOP: u64 = 0x0000_ffff_ffff_fffc;
+const SNAPSHOT_TOP: u64 = 0x0000_ffff_ffff_fffb;
 const CONTROL_FIRST: u64 = 0x0000_ffff_0000_0000;
 
 const _: () = assert!(CONTROL_FIRST < SNAPSHOT_TOP);
-const _: () = assert!(SNAPSHOT_TOP < CONTROL_SNAPSHOTS.object);
+const _: () = assert!(SNAPSHOT_TOP < CONTROL_SHADOW.object);
 
 const fn control_id(object: u64) -> FileId {
     FileId {
@@ -67,6 +69,8 @@ pub(crate) enum ControlDir {
     Snapshots,
     /// `.zfs/shares`.
     Shares,
+    /// `.zfs/shadow`.
+    Shadow,
     /// An id of their range that is none of these: a snapshot in a listing, or a forged handle.
     Unopened(FileId),
 }
@@ -80,6 +84,7 @@ impl ControlDir {
             CONTROL_ROOT => Self::Root,
             CONTROL_SNAPSHOTS => Self::Snapshots,
             CONTROL_SHARES => Self::Shares,
+            CONTROL_SHADOW => Self::Shadow,
             other => Self::Unopened(other),
         })
     }
@@ -99,6 +104,7 @@ impl ControlDir {
             Self::Root => CONTROL_ROOT,
             Self::Snapshots => CONTROL_SNAPSHOTS,
             Self::Shares => CONTROL_SHARES,
+            Self::Shadow => CONTROL_SHADOW,
             Self::Unopened(id) => id,
         }
     }
@@ -107,7 +113,7 @@ impl ControlDir {
     pub(crate) fn parent(self, root: FileId) -> FileId {
         match self {
             Self::Root => root,
-            Self::Snapshots | Self::Shares => CONTROL_ROOT,
+            Self::Snapshots | Self::Shares | Self::Shadow => CONTROL_ROOT,
             Self::Unopened(_) => CONTROL_SNAPSHOTS,
         }
     }
@@ -208,11 +214,12 @@ mod tests {
         check(CONTROL_ROOT.object, 0, Some(ControlDir::Root));
         check(CONTROL_SHARES.object, 0, Some(ControlDir::Shares));
         check(CONTROL_SNAPSHOTS.object, 0, Some(ControlDir::Snapshots));
+        check(CONTROL_SHADOW.object, 0, Some(ControlDir::Shadow));
         check(CONTROL_ROOT.object, 5, Some(ControlDir::Unopened(forged)));
         let listed = ControlDir::of_snapshot(70);
         check(listed.id().object, 0, Some(listed));
         assert!(is_unopened(listed.id()) && is_unopened(ControlDir::of_new_snapshot().id()));
-        assert!(!is_unopened(CONTROL_SNAPSHOTS));
+        assert!(!is_unopened(CONTROL_SNAPSHOTS) && !is_unopened(CONTROL_SHADOW));
         assert_eq!(listed.parent(forged), CONTROL_SNAPSHOTS);
         assert_eq!(ControlDir::Root.parent(forged), forged);
     }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use dmu::Rewritten;
 use zpl::{
-    Access, Attr, Change, CloneSource, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs,
-    FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget, SetAttr,
-    Stability, StoredXattr, Timestamp, Written, XattrMode,
+    Access, AccessVerdict, Attr, Change, CloneSource, CreateMode, Cred, DeviceNumber, FileId,
+    FileType, Fs, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, Right,
+    SeekTarget, SetAttr, Stability, StoredXattr, Timestamp, Written, XattrMode,
 };
 
 use crate::IoBuf;
@@ -349,6 +349,39 @@ impl FsHandle {
             self.call(move |fs| async move { fs.access(id, wanted, &cred).await })
                 .await
         })
+    }
+
+    /// Returns whether a caller may use a file, and what decides.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]; [`FsError::NotSupported`] in `.zfs`, which everybody may read and pass.
+    pub async fn explain(&self, id: FileId, right: Right, cred: &Cred) -> FsResult<AccessVerdict> {
+        let FileTarget::Stored(id) = FileTarget::of(id) else {
+            return Err(FsError::NotSupported);
+        };
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.explain(id, right, &cred).await })
+            .await
+    }
+
+    /// Returns whether a caller may take the name of a file out of a directory that it may pass, and what decides.
+    ///
+    /// # Errors
+    /// As of [`explain`](Self::explain).
+    pub async fn explain_removal(
+        &self,
+        dir: FileId,
+        id: FileId,
+        cred: &Cred,
+    ) -> FsResult<AccessVerdict> {
+        let (FileTarget::Stored(dir), FileTarget::Stored(id)) =
+            (FileTarget::of(dir), FileTarget::of(id))
+        else {
+            return Err(FsError::NotSupported);
+        };
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.explain_removal(dir, id, &cred).await })
+            .await
     }
 
     /// As [`access`](Self::access), and returns the file's attributes too.

@@ -49,7 +49,8 @@ pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use faults::BlocksOfFile;
 pub use file_target::{
-    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, is_control, is_unopened,
+    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHADOW, CONTROL_SHARES, CONTROL_SNAPSHOTS, is_control,
+    is_unopened,
 };
 pub use fs::{CloneOf, FsHandle};
 pub use objects::ObjectSum;
@@ -115,9 +116,10 @@ pub use vdev::{DeviceEffect, DeviceFault, Frequency, InjectedError, InjectedIo, 
 pub use zil::{LogBlocks, ZilStats};
 pub use zio::{DataFault, FaultyBlocks};
 pub use zpl::{
-    Access, Attr, ByteRange, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry,
-    FileId, FileLocks, FileType, FsError, FsResult, FsStat, HeldLock, ListLimit, Listing, LockMode,
-    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Renamed, SeekTarget,
-    SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
+    Access, AccessReason, AccessVerdict, Attr, ByteRange, CaseSensitivity, Change, CreateMode,
+    Cred, DeviceNumber, DirEntry, FileId, FileLocks, FileType, FsError, FsResult, FsStat, HeldLock,
+    Holder, ListLimit, Listing, LockMode, LockOutcome, LockOwner, LockRefusal, LockWait,
+    LockedFile, Made, ReadData, Renamed, Right, SeekTarget, SetAttr, SetTime, Stability,
+    StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
 };
 pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

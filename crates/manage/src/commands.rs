@@ -189,6 +189,7 @@ pub const RULES: &[Rule] = {
                 "trash",
             ],
         ),
+        rule("sanbox", OWNER, Shows, Refused, &["access"]),
         rule(
             "sanbox",
             OWNER,

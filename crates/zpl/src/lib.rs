@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod access_reason;
 mod acl;
 mod atime;
 mod attr_cache;
@@ -15,6 +16,7 @@ mod backing;
 mod clone_range;
 mod data;
 mod error;
+mod explain;
 mod file_locks;
 mod fs;
 mod locks;
@@ -36,6 +38,7 @@ mod unlinked;
 mod xattr;
 mod znode;
 
+pub use access_reason::{AccessReason, AccessVerdict, Holder, Right};
 pub use attr_cache::AttrCache;
 pub use clone_range::CloneSource;
 pub use error::{FsError, FsResult};

@@ -6,6 +6,7 @@
 
 use ondisk::posix_acl::{self, NO_ID, PosixAce, VERSION, tag};
 
+use crate::access_reason::{AccessReason, Holder};
 use crate::{Cred, FsError, FsResult};
 
 /// The attribute with the list of users and groups that may use a file.
@@ -149,6 +150,32 @@ impl PosixAcl {
     pub(crate) fn permits(&self, cred: &Cred, uid: u64, gid: u64, wanted: u32) -> bool {
         let entries = self.entries_for(cred, uid, gid);
         entries.iter().any(|rights| rights & wanted == wanted)
+    }
+
+    /// Returns the entry that decides about one permission bit of a caller other than root: of several groups the first that grants it.
+    pub(crate) fn deciding(&self, cred: &Cred, uid: u64, gid: u64, wanted: u32) -> AccessReason {
+        let entry = |holder, bits: u16, mask: Option<u16>| AccessReason::PosixEntry {
+            holder,
+            bits: bits.into(),
+            mask: mask.map(u32::from),
+        };
+        if u64::from(cred.uid) == uid {
+            return entry(Holder::Owner(uid), self.owner, None);
+        }
+        if let Some((id, rights)) = self.users.iter().find(|(id, _)| *id == cred.uid) {
+            return entry(Holder::User(u64::from(*id)), *rights, self.mask);
+        }
+        let owning = u32::try_from(gid).is_ok_and(|gid| cred.in_group(gid));
+        let owning = owning.then_some((Holder::OwningGroup(gid), self.group));
+        let named = self.groups.iter().filter(|(id, _)| cred.in_group(*id));
+        let named = named.map(|(id, rights)| (Holder::Group(u64::from(*id)), *rights));
+        let groups: Vec<(Holder, u16)> = owning.into_iter().chain(named).collect();
+        let grants = |rights: u16| u32::from(rights & self.mask.unwrap_or(7)) & wanted != 0;
+        let found = groups.iter().find(|(_, rights)| grants(*rights));
+        match found.or(groups.first()) {
+            Some((holder, rights)) => entry(*holder, *rights, self.mask),
+            None => entry(Holder::Everyone, self.other, None),
+        }
     }
 
     /// Returns the rights of the entries that decide for a caller.

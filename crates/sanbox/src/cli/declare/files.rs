@@ -21,6 +21,36 @@ pub(super) const LS: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const ACCESS: Command = Command {
+    name: "access",
+    summary: "tell why a user may or may not read, write, run or delete a file",
+    operands: "USER DATASET[@SNAP]:/PATH | USER PATH",
+    flags: &[
+        short('H', "without headings and notes, columns between tabs"),
+        long("json", None, "as JSON"),
+    ],
+    text: &[
+        PATHS,
+        "USER is a user of this machine, with all of its groups, or a number. Each answer names what decides: the bits of the mode, the \
+         entry of the POSIX or NFSv4 list, a flag of the file, a directory on the way that may not be passed, the sticky bit, or \
+         readonly and exec of the dataset. Of directories, read is to list, write is to change names in it, execute is to pass.",
+        "A mount of this machine asks the mode besides an NFSv4 list, as OpenZFS on Linux does: where that refuses, the answer is 'not in a \
+         mount'.",
+        "What a share refuses besides (ro, users, root_squash) is told below. By NFS the groups are those that the client sends.",
+    ],
+    examples: &[
+        (
+            "sanbox access anna tank/home:/ben/notes.txt",
+            "what anna may do with the file, and why",
+        ),
+        (
+            "sanbox access 1001 /tank/home/ben --json",
+            "for programs, by number and by a path in a mounted dataset",
+        ),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const CAT: Command = Command {
     name: "cat",
     summary: "write files of a dataset to standard output",

@@ -41,6 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     files::RM,
     files::MKDIR,
     files::MOUNT,
+    files::ACCESS,
     watch::ARCSTAT,
     watch::ZILSTAT,
     check::ESTIMATE,

@@ -1,5 +1,6 @@
 //! The commands of our own.
 
+mod access;
 mod alert;
 mod alert_channel;
 mod archive;
@@ -73,6 +74,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "zilstat" => zilstat::run(session, &args).await,
         "estimate" => estimate::run(session, &args).await,
         "sums" => digests::run(session, &args).await,
+        "access" => access::run(session, &args).await,
         "smb" => smb::run(session, &args).await,
         "top" => top::run(session, &args).await,
         "trash" => trash::run(session, &args).await,

@@ -101,17 +101,27 @@ pub(crate) fn mount_of(session: &Session, path: &Path) -> Option<(String, PathBu
 /// Follows a path from the root. Symbolic links on the way are followed within the file system;
 /// the last component is not.
 pub(crate) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<Attr, FsError> {
+    let mut way = walk_all(fs, path, cred).await?;
+    way.pop().map(|(_, attr)| attr).ok_or(FsError::NotFound)
+}
+
+/// As [`walk`], with all directories on the way, from the root, each with its path in the file system.
+pub(crate) async fn walk_all(
+    fs: &FsHandle,
+    path: &[String],
+    cred: &Cred,
+) -> Result<Vec<(String, Attr)>, FsError> {
     /// As many as Linux follows.
     const LINKS_MAX: usize = 40;
     let mut links = 0;
-    let mut at = vec![fs.root().await?];
+    let mut at = vec![("/".to_owned(), fs.root().await?)];
     let mut rest: Vec<Vec<u8>> = path
         .iter()
         .rev()
         .map(|name| name.as_bytes().to_vec())
         .collect();
     while let Some(name) = rest.pop() {
-        let here = at.last().ok_or(FsError::NotFound)?;
+        let (above, here) = at.last().ok_or(FsError::NotFound)?;
         if name == b".." {
             if at.len() > 1 {
                 at.pop();
@@ -120,7 +130,9 @@ pub(crate) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<
         }
         let found = fs.lookup(here.id, &name, cred).await?;
         if found.file_type != FileType::Symlink || rest.is_empty() {
-            at.push(found);
+            let name = String::from_utf8_lossy(&name);
+            let path = format!("{}/{name}", above.trim_end_matches('/'));
+            at.push((path, found));
             continue;
         }
         links += 1;
@@ -137,7 +149,7 @@ pub(crate) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<
         let names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
         rest.extend(names.into_iter().rev());
     }
-    at.pop().ok_or(FsError::NotFound)
+    Ok(at)
 }
 
 #[cfg(test)]
