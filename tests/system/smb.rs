@@ -257,20 +257,88 @@ fn samba_lives_and_ends_with_the_daemon() {
     assert!(!mounts.contains(&*state.to_string_lossy()), "{mounts}");
 }
 
+/// The names that `allinfo` has for the previous versions of a file.
+fn versions(told: &str) -> Vec<String> {
+    let lines = told.lines().map(str::trim);
+    lines
+        .filter(|line| line.starts_with("@GMT-"))
+        .map(str::to_owned)
+        .collect()
+}
+
 #[test]
-fn three_suites_of_smbtorture() {
+fn previous_versions_are_the_snapshots() {
+    if let Some(why) = missing() {
+        return skip("previous versions", why);
+    }
+    let shared = Shared::new();
+    let place = &shared.place;
+    let root = |commands: &str| shared.client("root%pw1", "tank_share", commands);
+    // Names of snapshots do not matter, and of two in one second there is one.
+    let made = place.run(
+        "echo one > f; sanbox mkdir tank/share:/d && sanbox put f tank/share:/d/f && zfs snapshot tank/share@before && \
+         sleep 1.1 && echo two > f && sanbox put f tank/share:/d/f && zfs snapshot 'tank/share@a b' && sleep 1.1 && \
+         echo three > f && sanbox put f tank/share:/d/f",
+    );
+    assert_eq!(made, "");
+    let told = root("allinfo d/f");
+    let seen = versions(&told);
+    assert_eq!(seen.len(), 2, "{told}");
+    assert!(seen[0] > seen[1], "the latest first: {seen:?}");
+    let get = |version: &str| {
+        let said = root(&format!("get {version}/d/f back"));
+        assert!(said.contains("getting file"), "{said}");
+        place.run("cat back")
+    };
+    assert_eq!(get(&seen[0]), "two\n");
+    assert_eq!(get(&seen[1]), "one\n");
+    assert!(root("get d/f back").contains("getting file"));
+    assert_eq!(place.run("cat back"), "three\n");
+    // Nothing of them can be changed.
+    let refused = root(&format!("del {}/d/f", seen[1]));
+    assert!(refused.contains("NT_STATUS_"), "{refused}");
+    // One that is destroyed is gone at once, and a time without one has none.
+    assert_eq!(place.run("zfs destroy tank/share@before"), "");
+    assert_eq!(versions(&root("allinfo d/f")), seen[..1]);
+    let gone = root(&format!("get {}/d/f back", seen[1]));
+    assert!(gone.contains("NT_STATUS_OBJECT_"), "{gone}");
+    // A suite of others judges them.
+    let port = shared.port;
+    for test in ["openroot", "write"] {
+        let told = place.run(&format!(
+            "smbtorture -s /dev/null -p {port} -U root%pw1 --option=torture:twrp_snapshot={} --option=torture:twrp_file=d/f \
+             //127.0.0.1/tank_share smb2.twrp.{test} 2>&1",
+            seen[0]
+        ));
+        assert!(told.contains("success: "), "{told}");
+    }
+    assert_eq!(place.run("zfs set snapdir=disabled tank/share"), "");
+    assert!(versions(&root("allinfo d/f")).is_empty());
+}
+
+#[test]
+fn suites_of_smbtorture() {
     if let Some(why) = missing() {
         return skip("smbtorture", why);
     }
     let shared = Shared::new();
-    for (suite, passed) in [
-        ("smb2.streams", 11),
-        ("smb2.durable-v2-open", 14),
-        ("smb2.rename", 9),
+    let opened = shared.place.run(
+        "zfs set mountpoint=$PWD/m tank/share; zfs mount tank/share; chmod 777 m; zfs unmount tank/share",
+    );
+    assert_eq!(opened, "");
+    // Of another user than root: what one client has open must be in the way of another one, whoever they are.
+    for (user, suite, passed) in [
+        ("root%pw1", "smb2.streams", 11),
+        ("games%pw2", "smb2.durable-open", 20),
+        ("games%pw2", "smb2.durable-v2-open", 14),
+        ("games%pw2", "smb2.rename", 9),
+        ("games%pw2", "smb2.sharemode", 3),
+        ("games%pw2", "smb2.oplock.batch1", 1),
+        ("games%pw2", "smb2.oplock.exclusive5", 1),
     ] {
         let port = shared.port;
         let told = shared.place.run(&format!(
-            "smbtorture -s /dev/null -p {port} -U root%pw1 //127.0.0.1/tank_share {suite} 2>&1"
+            "smbtorture -s /dev/null -p {port} -U {user} //127.0.0.1/tank_share {suite} 2>&1"
         ));
         let count = told.matches("success: ").count();
         assert!(

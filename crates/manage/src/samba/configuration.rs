@@ -9,13 +9,17 @@ use super::share::{ClientCaching, Encryption, ShareOptions};
 /// Directories of the service's own that Samba uses, below its directory: the option that names each, and its name.
 const DIRECTORIES: &[(&str, &str)] = &[
     ("private dir", "private"),
-    ("lock directory", "lock"),
     ("state directory", "state"),
     ("cache directory", "cache"),
     ("pid directory", "pid"),
     ("ncalrpc dir", "ncalrpc"),
 ];
 
+/// The directory with what Samba's processes know of each other and of open files, in the service's directory.
+pub const LOCKS: &str = "lock";
+/// Where Samba finds it, in its own namespace: a process that acts as a user looks there for the other ones. Of those that it does
+/// not find, it takes what their clients have open for left behind, and passes it over.
+pub const LOCKS_AT: &str = "/run/sanbox-locks";
 /// The file with the users and their passwords, in the service's directory.
 pub const USERS: &str = "users";
 /// The file of this configuration, in the service's directory.
@@ -61,7 +65,8 @@ pub struct SharedDataset {
 
 /// Returns the names of the directories that Samba finds below the service's directory.
 pub fn directories() -> impl Iterator<Item = &'static str> {
-    DIRECTORIES.iter().map(|(_, name)| *name).chain(["log"])
+    let below = DIRECTORIES.iter().map(|(_, name)| *name);
+    below.chain([LOCKS, "log"])
 }
 
 /// Returns the text of `smb.conf`.
@@ -110,6 +115,7 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     for (option, name) in DIRECTORIES {
         line(text, option, format_args!("{directory}/{name}"));
     }
+    line(text, "lock directory", LOCKS_AT);
     line(
         text,
         "passdb backend",
@@ -144,7 +150,14 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     line(text, "posix locking", "no");
     // Alternate streams, resource forks and attributes of Windows and macOS are extended attributes, Windows' lists too, checked
     // against the mode and POSIX list that they were made from.
-    line(text, "vfs objects", "catia fruit streams_xattr acl_xattr");
+    line(
+        text,
+        "vfs objects",
+        "shadow_copy2 catia fruit streams_xattr acl_xattr",
+    );
+    // Previous versions are the snapshots, by when they were taken.
+    line(text, "shadow:snapdir", ".zfs/shadow");
+    line(text, "shadow:sort", "desc");
     line(text, "fruit:metadata", "stream");
     line(text, "fruit:resource", "stream");
     line(text, "fruit:encoding", "native");

@@ -627,6 +627,7 @@ impl Filesystem for Adapter {
         self.runtime.spawn(async move {
             match shared.list(ino.0, offset, false, &cred).await {
                 Ok((mounted, listing)) => {
+                    let mut fitted = 0;
                     for entry in &listing.entries {
                         let number = shared.object_number(mounted.view, entry.object);
                         let kind = kind(entry.file_type.unwrap_or(FileType::Regular));
@@ -634,7 +635,9 @@ impl Filesystem for Adapter {
                         if reply.add(INodeNo(number), entry.cookie, kind, name) {
                             break;
                         }
+                        fitted += 1;
                     }
+                    shared.fitted(false, fitted, listing.entries.len());
                     reply.ok();
                 }
                 Err(error) => reply.error(errno(error)),
@@ -657,7 +660,9 @@ impl Filesystem for Adapter {
                 Ok(listed) => listed,
                 Err(error) => return reply.error(errno(error)),
             };
+            let mut fitted = 0;
             for entry in &listing.entries {
+                fitted += 1;
                 // A file that went while we listed is left out.
                 let Some(found) = &entry.attr else { continue };
                 let number = shared.object_number(mounted.view, found.id.object);
@@ -671,6 +676,7 @@ impl Filesystem for Adapter {
                     &TTL
                 };
                 if reply.add(attr.ino, entry.cookie, name, ttl, &attr, generation) {
+                    fitted -= 1;
                     break;
                 }
                 // The kernel counts a lookup for each but these two.
@@ -678,6 +684,7 @@ impl Filesystem for Adapter {
                     let _ = shared.remember(&mounted, found.id, ino.0, &entry.name);
                 }
             }
+            shared.fitted(true, fitted, listing.entries.len());
             reply.ok();
         });
     }

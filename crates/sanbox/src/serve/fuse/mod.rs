@@ -52,6 +52,8 @@ pub(crate) struct MountFlags {
     pub(crate) needs_empty: bool,
     /// Access control lists beside modes (`acltype`).
     pub(crate) lists: Lists,
+    /// The space that a file takes is told by its size, and not as it is, which changes once more when what was written reaches the disk.
+    pub(crate) space_by_size: bool,
 }
 
 /// Which access control lists a mount knows.
@@ -221,7 +223,7 @@ impl Mounts {
         let runtime = tokio::runtime::Handle::current();
         let (watch, fs) = fs.watch();
         let locks = MountLocks::new(self.locks.clone());
-        let shared = Arc::new(Shared::new(fs, root.id, flags.lists, locks));
+        let shared = Arc::new(Shared::new(fs, root.id, flags, locks));
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
         let mut config = Config::default();

@@ -7,26 +7,56 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use engine::{
-    Attr, CONTROL_SNAPSHOTS, Cred, FileId, FsError, FsHandle, Invalidation, ListLimit, Listing,
-    is_control,
+    Attr, CONTROL_SHADOW, CONTROL_SNAPSHOTS, Cred, FileId, FsError, FsHandle, Invalidation,
+    ListLimit, Listing, is_control,
 };
 use fuser::{FileAttr, INodeNo, Notifier};
 
-use super::Lists;
 use super::convert::{device_out, kind, root, system_time};
 use super::locks::MountLocks;
+use super::{Lists, MountFlags};
 
 /// The kernel's number for the root directory, whatever its object number is.
 const ROOT: u64 = 1;
 /// Bits of an object number.
 const OBJECT_BITS: u32 = 48;
-/// Entries fetched for one directory request.
-const ENTRIES: usize = 512;
+/// Entries fetched for one directory request, at least and at most.
+const ENTRIES_MIN: usize = 16;
+const ENTRIES_MAX: usize = 1024;
 /// Names remembered of one file: what the kernel has of further ones it trusts for a second.
 const NAMES_MAX: usize = 4;
+
+/// How many entries of a directory one answer of the kernel's size holds, from what the last ones held: what is fetched and does not
+/// fit is fetched again.
+struct Fit(AtomicUsize);
+
+impl Fit {
+    fn new(entries: usize) -> Self {
+        Self(AtomicUsize::new(entries))
+    }
+
+    fn entries(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that so many of the fetched entries fitted.
+    fn note(&self, fitted: usize, fetched: usize) {
+        let entries = if fitted < fetched {
+            fitted + fitted / 8
+        } else if fetched >= self.entries() {
+            // There may be room for more.
+            fetched * 2
+        } else {
+            return;
+        };
+        let entries = entries.clamp(ENTRIES_MIN, ENTRIES_MAX);
+        self.0.store(entries, Ordering::Relaxed);
+    }
+}
 
 /// A file system that files of a mount lie in: the one mounted (view 0) or one of its snapshots.
 #[derive(Clone)]
@@ -63,22 +93,28 @@ pub(super) struct Shared {
     root: Mutex<FileId>,
     /// Which access control lists the mount knows.
     pub(super) lists: Lists,
+    /// See [`MountFlags`].
+    space_by_size: bool,
     /// What is locked through the mount.
     pub(super) locks: MountLocks,
     /// The kernel, once it is there.
     kernel: OnceLock<Notifier>,
     known: Mutex<Known>,
+    /// Entries of an answer with their files' attributes, and without.
+    fit: [Fit; 2],
 }
 
 impl Shared {
-    pub(super) fn new(fs: FsHandle, root: FileId, lists: Lists, locks: MountLocks) -> Self {
+    pub(super) fn new(fs: FsHandle, root: FileId, flags: MountFlags, locks: MountLocks) -> Self {
         Self {
             fs,
             root: Mutex::new(root),
-            lists,
+            lists: flags.lists,
+            space_by_size: flags.space_by_size,
             locks,
             kernel: OnceLock::new(),
             known: Mutex::default(),
+            fit: [Fit::new(192), Fit::new(512)],
         }
     }
 
@@ -168,7 +204,7 @@ impl Shared {
         cred: &Cred,
     ) -> Result<(MountedView, Listing), FsError> {
         let limit = ListLimit {
-            entries: ENTRIES,
+            entries: self.fit(attrs).entries(),
             bytes: usize::MAX,
             entry_overhead_bytes: 0,
             attrs,
@@ -176,6 +212,16 @@ impl Shared {
         let (mounted, id) = self.at(ino)?;
         let listing = mounted.fs.readdir(id, offset, limit, cred).await?;
         Ok((mounted, listing))
+    }
+
+    fn fit(&self, attrs: bool) -> &Fit {
+        let [with, without] = &self.fit;
+        if attrs { with } else { without }
+    }
+
+    /// Takes note that an answer held so many of the entries that were listed for it.
+    pub(super) fn fitted(&self, attrs: bool, entries: usize, listed: usize) {
+        self.fit(attrs).note(entries, listed);
     }
 
     /// Counts one more use of a file by the kernel, found by a name; returns its number.
@@ -248,10 +294,15 @@ impl Shared {
     }
 
     pub(super) fn attr(&self, ino: u64, attr: &Attr) -> FileAttr {
+        let space = if self.space_by_size {
+            attr.size
+        } else {
+            attr.used
+        };
         FileAttr {
             ino: INodeNo(ino),
             size: attr.size,
-            blocks: attr.used.div_ceil(512),
+            blocks: space.div_ceil(512),
             atime: system_time(attr.atime),
             mtime: system_time(attr.mtime),
             ctime: system_time(attr.ctime),
@@ -300,9 +351,14 @@ impl Shared {
                 }
             }
             Invalidation::Snapshots => {
-                let snapshots = self.object_number(0, CONTROL_SNAPSHOTS.object);
-                self.check_names(kernel, runtime, |dir| dir == snapshots);
-                let _ = kernel.inval_inode(INodeNo(snapshots), -1, 0);
+                let dirs = [
+                    self.snapshots(),
+                    self.object_number(0, CONTROL_SHADOW.object),
+                ];
+                self.check_names(kernel, runtime, |dir| dirs.contains(&dir));
+                for dir in dirs {
+                    let _ = kernel.inval_inode(INodeNo(dir), -1, 0);
+                }
             }
             Invalidation::Everything => {
                 // A file system that is going away has none: requests say so.
@@ -393,5 +449,26 @@ impl Node {
             self.names.remove(0);
         }
         self.names.push((dir, name.to_vec()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_entries_are_fetched_as_fit() {
+        let fit = Fit::new(512);
+        fit.note(24, 512);
+        assert_eq!(fit.entries(), 27);
+        // The end of a directory says nothing.
+        fit.note(3, 3);
+        assert_eq!(fit.entries(), 27);
+        for _ in 0..9 {
+            fit.note(fit.entries(), fit.entries());
+        }
+        assert_eq!(fit.entries(), ENTRIES_MAX);
+        fit.note(0, ENTRIES_MAX);
+        assert_eq!(fit.entries(), ENTRIES_MIN);
     }
 }

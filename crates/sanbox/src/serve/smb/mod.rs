@@ -374,6 +374,9 @@ impl Smb {
             no_devices: true,
             no_setuid: true,
             no_exec: true,
+            // A client that comes back after its connection broke gets the files that it had open only where all is as it was: smbd
+            // compares the space, too.
+            space_by_size: true,
             ..flags
         };
         let point = self.directory.join(MOUNTS).join(format!("{guid:016x}"));

@@ -9,12 +9,13 @@
 
 use std::ffi::OsString;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use manage::samba::configuration::{CONFIGURATION, LOG};
+use manage::samba::configuration::{CONFIGURATION, LOCKS, LOCKS_AT, LOG};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::sync::oneshot;
 
@@ -217,9 +218,15 @@ pub(crate) fn main(directory: &str) -> ExitCode {
 
 fn run(directory: &Path) -> Result<ExitCode, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
-    std::fs::create_dir_all(SHARES).map_err(|error| failed(SHARES, error))?;
-    rustix::mount::mount_bind_recursive(directory.join(MOUNTS), SHARES)
-        .map_err(|error| failed(SHARES, error.into()))?;
+    // Outside of the namespace it lies in a directory that only root passes through.
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.join(LOCKS), readable)
+        .map_err(|error| failed(LOCKS, error))?;
+    for (name, at) in [(MOUNTS, SHARES), (LOCKS, LOCKS_AT)] {
+        std::fs::create_dir_all(at).map_err(|error| failed(at, error))?;
+        rustix::mount::mount_bind_recursive(directory.join(name), at)
+            .map_err(|error| failed(at, error.into()))?;
+    }
     let smbd = Command::new("smbd")
         .args(["--foreground", "-s"])
         .arg(directory.join(CONFIGURATION))
