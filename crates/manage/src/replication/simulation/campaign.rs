@@ -449,11 +449,8 @@ impl Campaign {
         match self.random.below(2) {
             0 => model.snapshot(&format!("back/a/one@{by_hand}")),
             _ => {
-                model
-                    .datasets
-                    .get_mut("back/a/one")
-                    .expect("there")
-                    .written_bytes += 1
+                let one = model.datasets.get_mut("back/a/one");
+                one.expect("there").written_bytes += 1;
             }
         }
     }
