@@ -333,6 +333,89 @@ fn two_appliances_that_are_killed_by_turns_have_equal_trees_in_the_end() {
     both.judged();
 }
 
+/// The copy that is taken from a peer stands in for it while that is down, and what was written meanwhile goes back there, as differences: all of
+/// it with the rights of a peer.
+#[test]
+fn a_copy_stands_in_for_its_peer_and_what_was_written_goes_back_there() {
+    let mut both = Appliances::new();
+    let code = both.invite("box --datasets back/x --push --pull");
+    assert!(
+        both.add("vault", &code)
+            .contains("sends to and takes from back/x")
+    );
+    check(
+        &both.there,
+        "seq 9 > f && sanbox put f back/x/y:/f && zfs set sharenfs=ro back/x && zfs snapshot -r back/x@s1",
+        "",
+    );
+    check(
+        &both.here,
+        "sanbox replication create x --from peer://vault/back/x --to tank/x -r --every 1h",
+        "",
+    );
+    wait_until(&both.here, "the first run", || {
+        both.here
+            .run("sanbox replication list -H")
+            .contains("\tcomplete")
+    });
+    check(&both.there, "seq 99 > f && sanbox put f back/x/y:/lost", "");
+    both.there.kill();
+    let turned = both.here.run("sanbox replication failover x");
+    assert!(
+        turned.contains("what was written since the last run is not in the copy"),
+        "{turned}"
+    );
+    assert_eq!(turned.matches(" is writable\n").count(), 2, "{turned}");
+    check(
+        &both.here,
+        "seq 7 > f && sanbox put f tank/x/y:/here && zfs create tank/x/new && sanbox put f tank/x/new:/g",
+        "",
+    );
+    let unreachable = both.here.run("sanbox replication failback x --rollback");
+    assert!(
+        unreachable.contains("peer 'vault' cannot be reached"),
+        "{unreachable}"
+    );
+    both.serve_there();
+    // What the peer has that was never in the copy is given up only when that is said.
+    let diverged = both.here.run("sanbox replication failback x");
+    assert!(
+        diverged.contains("'back/x/y' was written to after @s1"),
+        "{diverged}"
+    );
+    let sent = both.here.run("sanbox replication failback x --rollback");
+    assert!(
+        sent.contains("sent back/x/y@replica-x-")
+            && sent.contains("sent back/x/new@replica-x-")
+            && !sent.contains("[1]"),
+        "{sent}"
+    );
+    check(
+        &both.there,
+        "sanbox cat back/x/y:/here | tail -n 1 && sanbox cat back/x/new:/g | tail -n 1; sanbox cat back/x/y:/lost >/dev/null 2>&1 || echo gone; \
+         zfs get -Ho value,source readonly,org.sanbox:replication back/x back/x/y back/x/new",
+        "7\n7\ngone\noff\tdefault\n-\t-\noff\tdefault\n-\t-\noff\tdefault\n-\t-\n",
+    );
+    check(
+        &both.here,
+        "zfs get -Ho value readonly,canmount tank/x/new tank/x",
+        "on\nnoauto\non\nnoauto\n",
+    );
+    // And on as before.
+    check(
+        &both.there,
+        "sanbox put f back/x/new:/h && zfs snapshot -r back/x@s2",
+        "",
+    );
+    let sent = both.here.run("sanbox replication run x");
+    assert_eq!(sent.matches("@s2\n").count(), 3, "{sent}");
+    assert_eq!(
+        sums(&both.there, "back/x/new@s2"),
+        sums(&both.here, "tank/x/new@s2")
+    );
+    both.judged();
+}
+
 /// What is written is at the peer some seconds later, and is taken from there some seconds later; while nothing is written nothing is done.
 #[test]
 fn continuous_jobs_follow_pools_over_the_wire_in_both_directions() {

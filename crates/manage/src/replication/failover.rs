@@ -146,21 +146,23 @@ pub async fn fail_back(
             target.destroy_bookmarks(bookmarks).await?;
         }
     }
-    let made = put_in_use(job, source, target).await?;
+    let (made, not_mounted) = put_in_use(job, source, target).await?;
     Ok(Report {
         sent: first.sent.into_iter().chain(last.sent).collect(),
         made,
+        not_mounted,
         ..Report::default()
     })
 }
 
-/// Makes the source writable again, and gives what was made at the target its mark. Returns the datasets that are new at the source.
+/// Makes the source writable again, and gives what was made at the target its mark. Returns the datasets that are new at the source, and those
+/// of them that a peer mounts only when that is said there.
 async fn put_in_use(
     job: &Job,
     source: &dyn Switchover,
     target: &dyn Switchover,
-) -> Result<Vec<String>, ReplicationError> {
-    let mut made = Vec::new();
+) -> Result<(Vec<String>, Vec<String>), ReplicationError> {
+    let (mut made, mut not_mounted) = (Vec::new(), Vec::new());
     for dataset in own(job, source, job.source_root()).await? {
         // One that was there before was adopted.
         if dataset
@@ -170,7 +172,10 @@ async fn put_in_use(
         {
             made.push(dataset.name.clone());
             if dataset.kind == DatasetKind::Filesystem {
-                source.set(&dataset.name, "canmount", "on").await?;
+                match source.set(&dataset.name, "canmount", "on").await {
+                    Err(ReplicationError::Denied { .. }) => not_mounted.push(dataset.name.clone()),
+                    set => set?,
+                }
             }
             let mark = Mark {
                 job: job.name.clone(),
@@ -188,7 +193,7 @@ async fn put_in_use(
         source.inherit(&dataset.name, "readonly", false).await?;
         source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
     }
-    Ok(made)
+    Ok((made, not_mounted))
 }
 
 /// A run in which nothing was left out.

@@ -44,6 +44,8 @@ pub struct Report {
     pub sent: Vec<String>,
     /// Datasets of the target that are new.
     pub made: Vec<String>,
+    /// Datasets that a peer got back and mounts only when that is said there.
+    pub not_mounted: Vec<String>,
     /// Datasets that were left out, and why.
     pub problems: Vec<(String, ReplicationError)>,
     /// Datasets that have nothing to be sent.

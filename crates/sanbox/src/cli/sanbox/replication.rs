@@ -361,6 +361,11 @@ fn tell(session: &Session, report: &Report) -> Outcome {
             "'{dataset}' is kept: its source does not exist any more"
         ));
     }
+    for dataset in &report.not_mounted {
+        session.out.error(format!(
+            "'{dataset}' is new there and is not mounted by itself: 'zfs set canmount=on {dataset}' at the peer"
+        ));
+    }
     for (dataset, error) in &report.problems {
         session
             .out
