@@ -229,7 +229,7 @@ fn targets_that_went_their_own_way_are_refused_and_rolled_back_when_asked() {
     check(
         &place,
         "sanbox replication remove vm",
-        "'back/vm' stays as it is: read-only, with a hold 'replica-vm' on its newest common snapshot\n",
+        "'tank/vm': gave up 1 bookmarks\n'back/vm': gave up 1 holds\n'back/vm' stays as it is: read-only\n",
     );
     check(
         &place,
@@ -676,6 +676,60 @@ fn judged(place: &Place) {
             oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
         }
     }
+}
+
+/// What a job holds goes with it, and nothing else; with --keep-holds one of its name goes on from there.
+#[test]
+fn a_job_that_is_removed_holds_nothing_any_more() {
+    let place = Place::new();
+    check(&place, POOLS, "");
+    write(&place, 1);
+    let create = "sanbox replication create vm --from tank/vm --to back/vm -r --take";
+    check(&place, create, "");
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(sent.matches("sent back/vm").count(), 4, "{sent}");
+    check(
+        &place,
+        "zfs hold mine tank/vm/one@s1 && zfs bookmark tank/vm@s1 '#mine'",
+        "",
+    );
+    check(
+        &place,
+        "sanbox replication remove vm --keep-holds",
+        "'back/vm' stays as it is: read-only, with a hold 'replica-vm' on its newest common snapshot\n",
+    );
+    write(&place, 2);
+    check(&place, create, "");
+    let sent = place.run("sanbox replication run vm");
+    assert_eq!(sent.matches("@s2\n").count(), 4, "{sent}");
+    check(
+        &place,
+        "zfs destroy tank/vm/tmp@s2 && sanbox put f tank/vm/one:/later && sanbox replication run vm | wc -l",
+        "1\n",
+    );
+    check(
+        &place,
+        "sanbox replication remove vm -n",
+        "holds 'replica-vm', bookmarks and snapshots 'replica-vm-*' of 'tank/vm' would be given up; \
+         'back/vm' would stay as it is: read-only\n",
+    );
+    // A target that is gone keeps what it has.
+    check(&place, "zpool export back", "");
+    let removed = place.run("sanbox replication remove vm");
+    for said in [
+        "'tank/vm': gave up 4 bookmarks, 1 snapshots of its own\n",
+        "what the job holds at 'back/vm' stays there (holds and bookmarks 'replica-vm'): pool 'back' cannot be reached",
+        "'back/vm' stays as it is: read-only\n",
+    ] {
+        assert!(removed.contains(said), "{removed}");
+    }
+    check(
+        &place,
+        "sanbox replication list -H; zfs list -Ht bookmark -o name -r tank; zfs holds -Hr tank/vm@s1 | cut -f1,2; \
+         zfs list -Ht snapshot -o name -r tank | grep -c replica; zpool import -d $PWD back && zfs holds -Hr back | grep -c replica-vm",
+        "tank/vm#mine\ntank/vm/one@s1\tmine\n0\n4\n",
+    );
+    judged(&place);
 }
 
 #[test]

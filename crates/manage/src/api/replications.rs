@@ -503,7 +503,7 @@ pub(super) async fn change_replication(
     sanbox(&api, peer, user, words)
 }
 
-/// Forgets a job of replication: `sanbox replication remove`. Source and target stay as they are.
+/// Forgets a job of replication: `sanbox replication remove`. Its holds, its bookmarks and the snapshots that it took at the source are given up.
 #[utoipa::path(delete, path = "/api/v1/replications/{name}", params(("name" = String, Path)),
     responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn remove_replication(

@@ -111,6 +111,11 @@ pub(crate) const REPLICATION: Command = Command {
             "adopt, failback: give up what is newer at the other side than the newest snapshot in common",
         ),
         long("end", None, "test: destroy the clones"),
+        long(
+            "keep-holds",
+            None,
+            "remove: leave holds, bookmarks and snapshots of the job where they are",
+        ),
         short(
             'n',
             "create, change, run, adopt, failover, remove, import: only say what would be done",
@@ -137,7 +142,9 @@ pub(crate) const REPLICATION: Command = Command {
         "change: each option that is given replaces that setting, an empty value takes it away, and the next run, which begins at once, has it. \
          Source and target stay.",
         "pause and resume: the daemon leaves the job alone, or goes on. cancel: ends the run under way; what was sent is kept. reset: gives up \
-         what an interrupted receive left at the target, and tries at once. remove: forgets the job; source and target stay as they are.",
+         what an interrupted receive left at the target, and tries at once.",
+        "remove: forgets the job. Its holds on both sides, its bookmarks and the snapshots that it took at the source are given up; the target \
+         stays as it is. --keep-holds leaves them, so that a job of the same name goes on from there.",
         "--keep: of each class the first snapshot of each period stays at the target, so many of them, whatever the source has still. Only \
          snapshots that the job sent are destroyed, none that is held or cloned, and never the newest common one.",
         "failover: sends what is left if the source can be reached, then puts the target in use: it becomes writable, and the mount points and \

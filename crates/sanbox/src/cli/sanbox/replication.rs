@@ -35,7 +35,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["failover", name] => failover(session, args, name).await,
         ["failback", name] => failback(session, args, name).await,
         ["test", name] => test(session, args, name).await,
-        ["remove", name] => remove(session, args, name),
+        ["remove", name] => remove(session, args, name).await,
         ["export", name, directory] => export(session, args, name, directory).await,
         ["import", directory] => import(session, args, directory).await,
         _ => Err(session.usage_only()),
@@ -587,23 +587,92 @@ async fn test(session: &Session, args: &Arguments, name: &str) -> Outcome {
     Ok(())
 }
 
-fn remove(session: &Session, args: &Arguments, name: &str) -> Outcome {
-    let removed = match args.has('n') {
-        true => job(session, name)?,
-        false => {
-            let replications = session.appliance.replications();
-            let removed = replications.change(|jobs| jobs.remove(name));
-            replications.forget(name);
-            removed.map_err(|error| refused(session, &error))?
-        }
+/// Forgets a job. What it holds on both sides is given up before, as far as they can be reached.
+async fn remove(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    let keep = args.has_long("keep-holds");
+    if args.has('n') {
+        told_removal(session, &job, keep);
+        return Ok(());
+    }
+    let replications = session.appliance.replications();
+    if !keep {
+        // A run meanwhile would take the holds anew.
+        let paused = replications.change(|jobs| jobs.change(name, |job| job.paused = true));
+        paused.map_err(|error| refused(session, &error))?;
+        stop(session, name).await?;
+        release(session, &job).await;
+    }
+    let removed = replications.change(|jobs| jobs.remove(name));
+    replications.forget(name);
+    removed.map_err(|error| refused(session, &error))?;
+    let held = match keep {
+        true => format!(
+            ", with a hold '{}' on its newest common snapshot",
+            job.tag()
+        ),
+        false => String::new(),
     };
-    let verb = if args.has('n') { "would stay" } else { "stays" };
-    session.out.line(format!(
-        "'{}' {verb} as it is: read-only, with a hold '{}' on its newest common snapshot",
-        removed.to,
-        removed.tag()
-    ));
+    session
+        .out
+        .line(format!("'{}' stays as it is: read-only{held}", job.to));
     Ok(())
+}
+
+fn told_removal(session: &Session, job: &Job, keep: bool) {
+    let (from, to, tag) = (&job.from, &job.to, job.tag());
+    session.out.line(match keep {
+        true => format!(
+            "'{to}' would stay as it is: read-only, with a hold '{tag}' on its newest common snapshot"
+        ),
+        false => format!(
+            "holds '{tag}', bookmarks and snapshots '{tag}-*' of '{from}' would be given up; '{to}' would stay as it is: read-only"
+        ),
+    });
+}
+
+/// Gives up what a job that is to be removed holds. A side that cannot be reached keeps it.
+async fn release(session: &Session, job: &Job) {
+    let source = async {
+        let source = source_of(&session.appliance, job).await?;
+        replication::release_source(job, &*source).await
+    };
+    let kept = |place: &str, error: &ReplicationError| {
+        session.out.error(format!(
+            "what the job holds at '{place}' stays there (holds and bookmarks '{}'): {error}",
+            job.tag()
+        ));
+    };
+    match source.await {
+        Ok(released) if released.is_nothing() => {}
+        Ok(released) => {
+            let counts = [
+                (released.holds, "holds"),
+                (released.bookmarks as u64, "bookmarks"),
+                (released.snapshots as u64, "snapshots of its own"),
+            ];
+            let counts = counts.iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = counts
+                .map(|(count, what)| format!("{count} {what}"))
+                .collect();
+            let from = &job.from;
+            session
+                .out
+                .line(format!("'{from}': gave up {}", parts.join(", ")));
+        }
+        Err(error) => kept(&job.from, &error),
+    }
+    let target = async {
+        let target = target_of(&session.appliance, job).await?;
+        replication::release_target(job, &*target).await
+    };
+    match target.await {
+        Ok(0) => {}
+        Ok(count) => session
+            .out
+            .line(format!("'{}': gave up {count} holds", job.to)),
+        Err(error) => kept(&job.to, &error),
+    }
 }
 
 /// Writes what the target does not have to a disk that is carried there.
