@@ -126,8 +126,26 @@ fn the_first_copy_goes_by_a_disk_that_comes_back_for_more() {
             assert_eq!(sums(&place, &source), sums(&place, &copy), "{name}");
         }
     };
+    let foreseen = place.run("sanbox replication export vm disk -n");
+    for said in [
+        "tank/vm/one to back/vm/one: would be sent: 2 streams, up to @s2\n",
+        "would be written, of ",
+    ] {
+        assert!(foreseen.contains(said), "{foreseen}");
+    }
+    check(
+        &place,
+        "ls disk; sanbox replication list -H | cut -f4",
+        "not yet run\n",
+    );
     let said = place.run("sanbox replication export vm disk 2> told; cat told");
     assert!(said.starts_with("6 snapshots, "), "{said}");
+    let foreseen = place.run("sanbox replication export vm disk -n");
+    assert!(
+        foreseen.contains("tank/vm to back/vm: has all there is\n"),
+        "{foreseen}"
+    );
+    assert!(foreseen.contains("about 0B would be written"), "{foreseen}");
     assert!(said.contains("'vm' is paused"), "{said}");
     check(
         &place,

@@ -34,7 +34,7 @@ mod words;
 pub use backoff::Backoff;
 pub use behind::RecoveryPoint;
 pub use configuration::{Job, JobError, Jobs, Location, is_tag, tag_of_bookmark, tag_of_snapshot};
-pub use directory::{export, find_streams, foresee_import, import, job_of};
+pub use directory::{export, find_streams, foresee_export, foresee_import, import, job_of};
 pub use endpoint::{
     ByteStream, Endpoint, Reached, ReceiveSpec, SentSnapshot, StreamSpec, Switchover,
 };
@@ -48,7 +48,7 @@ pub use progress::Progress;
 pub use registry::{JobState, Replications};
 pub use release::{Released, release_source, release_target};
 pub use remote::RemoteEndpoint;
-pub use run::{CommonState, Report, adopt, foresee, reset, run};
+pub use run::{CommonState, Report, adopt, foresee, foresee_bytes, reset, run};
 pub use window::Window;
 pub use words::{LISTS, SWITCHES, TEXTS};
 

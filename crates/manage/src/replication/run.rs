@@ -325,6 +325,25 @@ async fn take(
     Ok(true)
 }
 
+/// Estimates the bytes of the streams that a plan has; one whose size cannot be told counts nothing.
+///
+/// # Errors
+/// The source gives no answer.
+pub async fn foresee_bytes(
+    job: &Job,
+    source: &dyn Endpoint,
+    tree: &TreePlan,
+) -> Result<u64, ReplicationError> {
+    let mut total = 0_u64;
+    for planned in &tree.datasets {
+        for step in planned.steps() {
+            let size = source.size(stream_spec(job, planned, step)).await?;
+            total = total.saturating_add(size.unwrap_or(0));
+        }
+    }
+    Ok(total)
+}
+
 /// Adds up how much is to be sent, where it is not too much to ask for.
 async fn expect(
     job: &Job,

@@ -73,6 +73,20 @@ pub async fn export(
     Ok((directory, report))
 }
 
+/// Says what [`export`] would write now; nothing is written, nor a directory made.
+///
+/// # Errors
+/// As [`export`].
+pub async fn foresee_export(
+    job: &Job,
+    source: &dyn Endpoint,
+    directory: &Path,
+) -> Result<TreePlan, ReplicationError> {
+    let directory = directory.join(format!("sanbox-{}", job.name));
+    let target = StreamDirectory::as_it_is(directory, job)?;
+    foresee(job, source, &target).await
+}
+
 /// Receives what [`export`] wrote, below `to` or what the job has for its target, and writes what the target has then beside it. Blocks the
 /// thread while it reads. Returns the job, and what the run did.
 ///
@@ -232,8 +246,8 @@ impl Contents {
 }
 
 impl StreamDirectory {
-    /// Opens a directory to write to, and destroys those of its streams that were received.
-    fn as_target(directory: PathBuf, job: &Job) -> Result<Self, ReplicationError> {
+    /// Opens a directory that is written to, or would be. What it holds that was received stays.
+    fn as_it_is(directory: PathBuf, job: &Job) -> Result<Self, ReplicationError> {
         let manifest = match Manifest::read(&directory)? {
             None => Manifest {
                 version: VERSION,
@@ -251,11 +265,16 @@ impl StreamDirectory {
             },
         };
         let received: Received = read_toml(&directory.join(RECEIVED))?.unwrap_or_default();
-        let opened = Self {
+        Ok(Self {
             contents: Mutex::new(Contents::new(manifest, received)),
             role: Role::Target,
             path: directory,
-        };
+        })
+    }
+
+    /// Opens a directory to write to, and destroys those of its streams that were received.
+    fn as_target(directory: PathBuf, job: &Job) -> Result<Self, ReplicationError> {
+        let opened = Self::as_it_is(directory, job)?;
         opened.remove_received()?;
         let newest = |dataset: ReplicaDataset| {
             let guid = dataset.snapshots.last()?.guid;

@@ -118,7 +118,7 @@ pub(crate) const REPLICATION: Command = Command {
         ),
         short(
             'n',
-            "create, change, run, adopt, failover, remove, import: only say what would be done",
+            "create, change, run, adopt, failover, remove, export, import: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],
@@ -152,8 +152,9 @@ pub(crate) const REPLICATION: Command = Command {
          --rollback what the source has after the newest snapshot in common is given up. test: makes writable clones of the newest snapshots \
          beside the target (TARGET-test) while replication goes on; test --end destroys them.",
         "export: writes what the target does not have into DIRECTORY/sanbox-NAME, for a disk that is carried where a network is too slow, and \
-         pauses the job. import: receives it in a pool of the machine that it was brought to; then the job is resumed, and goes on from there. \
-         The same disk, brought back, takes what is new since the import. Each file is at most 1 GiB, and is checked before it is received.",
+         pauses the job; -n says what and about how much. import: receives it in a pool of the machine that it was brought to; then the job is \
+         resumed, and goes on from there. The same disk, brought back, takes what is new since the import. Each file is \
+         at most 1 GiB, and is checked before it is received.",
         "The jobs are in replication.toml of the state directory.",
     ],
     examples: &[

@@ -1,5 +1,6 @@
 //! `sanbox replication`: the jobs that keep datasets the same in another place.
 
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,13 @@ use manage::replication::{
 use super::{Arguments, print_table};
 use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
+use crate::paths;
 use crate::replication::{run_job, source_of, target_of};
 
 /// How often an export or import says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// How long the disk of an export may take to say how much room it has.
+const DISK_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs of the past that are shown of a job.
 const PAST_SHOWN: usize = 5;
 
@@ -677,12 +681,21 @@ async fn release(session: &Session, job: &Job) {
 
 /// Writes what the target does not have to a disk that is carried there.
 async fn export(session: &Session, args: &Arguments, name: &str, directory: &str) -> Outcome {
-    if args.has('n') {
-        return Err(session.misuse("-n is not for 'export': 'run -n' says what is to be sent"));
-    }
     let job = job(session, name)?;
     let failed = |error: ReplicationError| session.fail(format!("cannot export '{name}': {error}"));
     let source = source_of(&session.appliance, &job).await.map_err(failed)?;
+    if args.has('n') {
+        let path = session.path(directory);
+        let planned = async {
+            let tree = replication::foresee_export(&job, &*source, &path).await?;
+            let bytes = replication::foresee_bytes(&job, &*source, &tree).await?;
+            Ok((tree, bytes))
+        };
+        let (tree, bytes) = planned.await.map_err(failed)?;
+        told_plan(session, &job, &tree)?;
+        told_room(session, path, bytes).await;
+        return Ok(());
+    }
     // A run meanwhile would begin to send all of it another way.
     if !job.paused {
         pause(session, name, true)?;
@@ -715,6 +728,27 @@ async fn export(session: &Session, args: &Arguments, name: &str, directory: &str
             ..report
         },
     )
+}
+
+/// Says how much an export would write, and whether the disk has room for it.
+async fn told_room(session: &Session, directory: PathBuf, bytes: u64) {
+    let asked = directory.clone();
+    let seen = paths::call_within(DISK_ANSWER_TIMEOUT, &directory, move || {
+        rustix::fs::statvfs(&asked)
+    });
+    let free = match seen.await {
+        Ok(Ok(seen)) => Some(seen.f_bavail.saturating_mul(seen.f_frsize)),
+        _ => None,
+    };
+    let room = match free {
+        Some(free) if free < bytes => format!(", and only {} are free", nice_bytes(free)),
+        Some(free) => format!(", of {} that are free", nice_bytes(free)),
+        None => String::new(),
+    };
+    session.out.line(format!(
+        "about {} would be written{room}",
+        nice_bytes(bytes)
+    ));
 }
 
 /// Receives what an export wrote.
