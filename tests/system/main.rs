@@ -60,6 +60,7 @@ mod redaction;
 mod removal;
 mod replication;
 mod replication_peers;
+mod reports;
 mod resumed;
 mod rewrite;
 mod rpc;

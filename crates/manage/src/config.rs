@@ -138,6 +138,8 @@ pub struct Alerts {
     pub webhook: Vec<Webhook>,
     /// By syslog: `[[alerts.syslog]]`.
     pub syslog: Vec<Syslog>,
+    /// By SNMP: `[[alerts.snmp]]`.
+    pub snmp: Vec<Snmp>,
 }
 
 /// How a mail server is reached.
@@ -197,6 +199,18 @@ pub struct Webhook {
 pub struct Syslog {
     /// Server, as `HOST:PORT`.
     pub server: String,
+    /// As of mail.
+    pub severity: String,
+}
+
+/// Alerts by traps of SNMP (version 2c over UDP).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Snmp {
+    /// Receiver, as `HOST:PORT`.
+    pub server: String,
+    /// The community that it asks for (`public`). It is sent in the clear.
+    pub community: String,
     /// As of mail.
     pub severity: String,
 }
@@ -492,10 +506,12 @@ impl Config {
             mail,
             webhook,
             syslog,
+            snmp,
         } = &config.alerts;
         let severities = mail.iter().map(|mail| &mail.severity);
         let severities = severities.chain(webhook.iter().map(|hook| &hook.severity));
-        for severity in severities.chain(syslog.iter().map(|syslog| &syslog.severity)) {
+        let severities = severities.chain(syslog.iter().map(|syslog| &syslog.severity));
+        for severity in severities.chain(snmp.iter().map(|snmp| &snmp.severity)) {
             if !severity.is_empty() && Severity::from_name(severity).is_none() {
                 return Err(format!(
                     "'{severity}' is none of info, warning and critical"

@@ -6,7 +6,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use super::forms::{self, WebhookForm};
 use super::{Message, Severity};
-use crate::config::{Alerts, Config, Mail, Syslog, Webhook};
+use crate::config::{Alerts, Config, Mail, Snmp, Syslog, Webhook};
 
 /// A way to tell people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,12 @@ pub enum Channel {
     Webhook(Webhook),
     /// By syslog.
     Syslog(Syslog),
+    /// By traps of SNMP.
+    Snmp(Snmp),
 }
+
+/// Bytes of a community's name, at most.
+const COMMUNITY_BYTES_MAX: usize = 64;
 
 impl Channel {
     /// Returns the channels of a configuration.
@@ -26,7 +31,8 @@ impl Channel {
         let mail = settings.mail.iter().cloned().map(Self::Mail);
         let hooks = settings.webhook.iter().cloned().map(Self::Webhook);
         let syslog = settings.syslog.iter().cloned().map(Self::Syslog);
-        mail.chain(hooks).chain(syslog).collect()
+        let snmp = settings.snmp.iter().cloned().map(Self::Snmp);
+        mail.chain(hooks).chain(syslog).chain(snmp).collect()
     }
 
     /// Returns what it is called: nothing that lets in there. A path of a web service may hold a secret, so may a name before its host.
@@ -44,16 +50,18 @@ impl Channel {
                 format!("{form} {}", host(&hook.url))
             }
             Self::Syslog(syslog) => format!("syslog {}", syslog.server),
+            Self::Snmp(snmp) => format!("snmp {}", snmp.server),
         }
     }
 
-    /// Returns `mail`, `webhook` or `syslog`, as the configuration calls it.
+    /// Returns `mail`, `webhook`, `syslog` or `snmp`, as the configuration calls it.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Mail(_) => "mail",
             Self::Webhook(_) => "webhook",
             Self::Syslog(_) => "syslog",
+            Self::Snmp(_) => "snmp",
         }
     }
 
@@ -64,6 +72,7 @@ impl Channel {
             Self::Mail(mail) => &mail.severity,
             Self::Webhook(hook) => &hook.severity,
             Self::Syslog(syslog) => &syslog.severity,
+            Self::Snmp(snmp) => &snmp.severity,
         };
         Severity::from_name(name).unwrap_or(Severity::Info)
     }
@@ -112,6 +121,15 @@ impl Channel {
                 }
             }
             Self::Syslog(syslog) => is_server(&syslog.server),
+            Self::Snmp(snmp) => {
+                is_server(&snmp.server)?;
+                let community = &snmp.community;
+                let is_plain = community.bytes().all(|byte| byte.is_ascii_graphic());
+                match is_plain && community.len() <= COMMUNITY_BYTES_MAX {
+                    true => Ok(()),
+                    false => Err(format!("'{community}' is no name of a community")),
+                }
+            }
         }
     }
 }
@@ -138,6 +156,7 @@ pub fn add(text: &str, channel: &Channel) -> Result<String, String> {
         Channel::Mail(mail) => table_of(mail),
         Channel::Webhook(hook) => table_of(hook),
         Channel::Syslog(syslog) => table_of(syslog),
+        Channel::Snmp(snmp) => table_of(snmp),
     }?;
     let mut implicit = Table::new();
     implicit.set_implicit(true);
@@ -258,6 +277,11 @@ mod tests {
             hook("ftp://x/"),
             hook("https:///path"),
             Channel::Syslog(Syslog::default()),
+            Channel::Snmp(Snmp {
+                server: "traps:162".to_owned(),
+                community: "not public".to_owned(),
+                ..Snmp::default()
+            }),
         ] {
             assert!(add("", &wrong).is_err(), "{wrong:?}");
         }

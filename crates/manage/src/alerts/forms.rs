@@ -147,15 +147,21 @@ fn priority(message: &Message) -> &'static str {
     }
 }
 
-/// Returns a message of syslog (RFC 5424, 6), from facility daemon.
-#[must_use]
-pub fn syslog(message: &Message, host: &str) -> String {
-    // RFC 5424, 6.2.1: facility 3 is system daemons; severities 2, 4, 5 and 6 are critical, warning, notice and informational.
-    let level = match (message, severity(message)) {
+/// RFC 5424, 6.2.1: facility 3 is system daemons.
+pub(super) const SYSLOG_FACILITY: u8 = 3;
+
+/// RFC 5424, 6.2.1: severities 2, 4, 5 and 6 are critical, warning, notice and informational.
+pub(super) fn syslog_level(message: &Message) -> u8 {
+    match (message, severity(message)) {
         (Message::Cleared(_), _) | (_, Some(Severity::Info) | None) => 5,
         (_, Some(Severity::Critical)) => 2,
         (_, Some(Severity::Warning)) => 4,
-    };
+    }
+}
+
+/// Returns a message of syslog (RFC 5424, 6), from facility daemon.
+#[must_use]
+pub fn syslog(message: &Message, host: &str) -> String {
     let host: String = host
         .chars()
         .filter(char::is_ascii_graphic)
@@ -166,7 +172,7 @@ pub fn syslog(message: &Message, host: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     format!(
         "<{}>1 - {host} sanbox - alert - {}",
-        3 * 8 + level,
+        SYSLOG_FACILITY * 8 + syslog_level(message),
         words.join(" ")
     )
 }

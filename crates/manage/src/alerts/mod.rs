@@ -8,6 +8,7 @@ pub mod channel;
 pub mod checks;
 pub mod forms;
 pub mod rules;
+pub mod snmp;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

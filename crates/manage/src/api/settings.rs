@@ -44,7 +44,7 @@ pub struct CertificateView {
 pub struct ChannelSetting {
     /// Its name, for `sanbox alert channel remove`.
     pub name: String,
-    /// `mail`, `webhook` or `syslog`.
+    /// `mail`, `webhook`, `syslog` or `snmp`.
     pub kind: &'static str,
     /// Whom it reaches: addresses, or a host.
     pub to: String,

@@ -1,4 +1,4 @@
-//! Tells people of alerts: by mail, web services and syslog.
+//! Tells people of alerts: by mail, web services, syslog and SNMP.
 //!
 //! Guarantees: each channel has a bounded queue of its own; what a channel does not take is tried again, later each time, and what is
 //! beyond the bound is counted as dropped. A channel that hangs holds up no other, and no check. TLS is checked against the machine's
@@ -6,13 +6,16 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use jiff::Timestamp;
 use manage::alerts::channel::Channel;
+use manage::alerts::snmp::{self, TrapContext};
 use manage::alerts::{Alerts, ChannelView, Message, forms};
-use manage::config::{Alerts as Settings, Mail, MailTls, Webhook};
+use manage::config::{Alerts as Settings, Mail, MailTls, Snmp, Webhook};
 use manage::database::seconds_since_epoch;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
@@ -38,16 +41,45 @@ async fn send(channel: &Channel, message: &Message, host: &str) -> anyhow::Resul
         Channel::Mail(mail) => send_mail(mail, message, host).await,
         Channel::Webhook(hook) => send_webhook(hook, message, host).await,
         Channel::Syslog(syslog) => {
-            let socket = UdpSocket::bind(match syslog.server.starts_with('[') {
-                true => "[::]:0",
-                false => "0.0.0.0:0",
-            });
             let line = forms::syslog(message, host);
-            let socket = socket.await.context("opening a socket")?;
-            socket.send_to(line.as_bytes(), &syslog.server).await?;
-            Ok(())
+            send_packet(&syslog.server, line.as_bytes()).await
         }
+        Channel::Snmp(snmp) => send_trap(snmp, message, host).await,
     }
+}
+
+async fn send_packet(server: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let mut servers = tokio::net::lookup_host(server).await?;
+    let server = servers.next().context("the name has no address")?;
+    let socket = UdpSocket::bind(match server.is_ipv6() {
+        true => "[::]:0",
+        false => "0.0.0.0:0",
+    });
+    let socket = socket.await.context("opening a socket")?;
+    socket.send_to(bytes, server).await?;
+    Ok(())
+}
+
+/// When the first trap was sent, and how many there were.
+static TRAPS: LazyLock<(Instant, AtomicU32)> =
+    LazyLock::new(|| (Instant::now(), AtomicU32::new(1)));
+
+async fn send_trap(settings: &Snmp, message: &Message, host: &str) -> anyhow::Result<()> {
+    let (began, count) = &*TRAPS;
+    let community = match settings.community.as_str() {
+        "" => "public",
+        community => community,
+    };
+    let up_ticks = began.elapsed().as_millis() / 10;
+    let context = TrapContext {
+        community,
+        host,
+        // RFC 3418: the count begins anew after 497 days.
+        up_ticks: u32::try_from(up_ticks & u128::from(u32::MAX)).expect("32 bits"),
+        number: count.fetch_add(1, Ordering::Relaxed),
+        at: Timestamp::now(),
+    };
+    send_packet(&settings.server, &snmp::trap(message, &context)).await
 }
 
 /// Serves the channels that are set, as they are changed, until the task is ended.

@@ -95,7 +95,7 @@ pub(super) const ALERT: Command = Command {
     name: "alert",
     summary: "what is wrong, what it means for the data, and what to do",
     operands: "list | mute ID | acknowledge ID | reopen ID | test [CHANNEL] | checks | channel list | \
-               channel add mail TO,... | channel add webhook URL | channel add syslog HOST:PORT | channel remove NAME",
+               channel add mail TO,... | channel add webhook URL | channel add syslog HOST:PORT | channel add snmp HOST:PORT | channel remove NAME",
     flags: &[
         short('a', "list: also those that are over"),
         short('H', "list, checks: without headings, columns between tabs"),
@@ -127,6 +127,11 @@ pub(super) const ALERT: Command = Command {
             "channel add webhook: json, slack, teams or ntfy (json)",
         ),
         long(
+            "community",
+            Some("NAME"),
+            "channel add snmp: the community that the receiver asks for (public)",
+        ),
+        long(
             "password",
             None,
             "channel add: ask for the password, or the token of a web service; it is kept in the state directory",
@@ -145,9 +150,9 @@ pub(super) const ALERT: Command = Command {
     text: &[
         "The daemon checks pools, disks, capacity and its forecast, scrubs, jobs, the certificate, the clock, memory and the state \
          directory. There is one alert for a cause, however often it shows. mute ends telling people of one: sanbox alert mute 3 --for 8h.",
-        "People are told by mail, web services and syslog. channel add and channel remove change [alerts] in sanbox.toml, and the daemon \
-         follows at \
-         once. sanbox alert test tries them out; checks shows when each check ran last, and how the channels do.",
+        "People are told by mail, web services, syslog and SNMP (traps of version 2c, as SYSLOG-MSG-MIB has them). channel add and \
+         channel remove change [alerts] in sanbox.toml, and the daemon follows at once. \
+         sanbox alert test tries them out; checks shows when each check ran last, and how the channels do.",
     ],
     examples: &[
         ("sanbox alert list", "what is wrong, and what to do"),
@@ -159,6 +164,10 @@ pub(super) const ALERT: Command = Command {
         (
             "sanbox alert channel add webhook https://ntfy.sh/TOPIC --form ntfy --severity warning",
             "telephones ring",
+        ),
+        (
+            "sanbox alert channel add snmp 192.0.2.20:162 --community storage",
+            "a trap for each alert, and one when it is over",
         ),
     ],
     ..Command::NEW

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use manage::alerts::Severity;
 use manage::alerts::channel::{self, Channel};
 use manage::alerts::forms::WebhookForm;
-use manage::config::{Config, Mail, MailTls, Syslog, Webhook};
+use manage::config::{Config, Mail, MailTls, Snmp, Syslog, Webhook};
 
 use super::Arguments;
 use super::user::password;
@@ -21,7 +21,7 @@ pub(super) async fn run(session: &Session, args: &Arguments, words: &[&str]) -> 
         ["add", kind, to] => add(session, args, kind, to).await,
         ["remove", name] => remove(session, name),
         _ => Err(session.misuse(
-            "channel list, channel add mail TO,..., channel add webhook URL, channel add syslog HOST:PORT or channel remove NAME",
+            "channel list, channel add mail TO,..., channel add webhook URL, channel add syslog|snmp HOST:PORT or channel remove NAME",
         )),
     }
 }
@@ -42,7 +42,15 @@ async fn add(session: &Session, args: &Arguments, kind: &str, to: &str) -> Outco
             server: to.to_owned(),
             severity: severity(session, args)?,
         }),
-        _ => return Err(session.misuse(format!("'{kind}' is none of mail, webhook and syslog"))),
+        "snmp" => Channel::Snmp(Snmp {
+            server: to.to_owned(),
+            community: args.long("community").unwrap_or_default().to_owned(),
+            severity: severity(session, args)?,
+        }),
+        _ => {
+            let text = format!("'{kind}' is none of mail, webhook, syslog and snmp");
+            return Err(session.misuse(text));
+        }
     };
     let failed = |why: String| session.fail(format!("cannot add the channel: {why}"));
     channel.check().map_err(failed)?;
@@ -56,7 +64,9 @@ async fn add(session: &Session, args: &Arguments, kind: &str, to: &str) -> Outco
         match &mut channel {
             Channel::Mail(mail) => mail.password_file = Some(path),
             Channel::Webhook(hook) => hook.token_file = Some(path),
-            Channel::Syslog(_) => return Err(session.misuse("syslog has no password")),
+            Channel::Syslog(_) | Channel::Snmp(_) => {
+                return Err(session.misuse(format!("{kind} has no password")));
+            }
         }
     }
     change(session, |text| channel::add(text, &channel)).map_err(failed)?;
