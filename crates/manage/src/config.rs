@@ -140,6 +140,63 @@ pub struct Alerts {
     pub syslog: Vec<Syslog>,
     /// By SNMP: `[[alerts.snmp]]`.
     pub snmp: Vec<Snmp>,
+    /// The report: `[alerts.report]`.
+    pub report: ReportSettings,
+}
+
+/// How often a report is sent, and of how much time it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Every {
+    /// Never.
+    #[default]
+    Off,
+    /// Each morning.
+    Daily,
+    /// On Monday mornings.
+    Weekly,
+    /// On the first morning of a month.
+    Monthly,
+}
+
+impl Every {
+    /// Returns the length of time that a report is of, in seconds.
+    #[must_use]
+    pub fn seconds(self) -> u64 {
+        match self {
+            Self::Daily => 86_400,
+            Self::Off | Self::Weekly => 7 * 86_400,
+            Self::Monthly => 30 * 86_400,
+        }
+    }
+
+    /// Returns the one of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Off, Self::Daily, Self::Weekly, Self::Monthly];
+        all.into_iter().find(|every| every.as_str() == name)
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Daily => "daily",
+            Self::Weekly => "weekly",
+            Self::Monthly => "monthly",
+        }
+    }
+}
+
+/// The report that is sent by mail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReportSettings {
+    /// `off`, `daily`, `weekly` or `monthly` (`off`).
+    pub every: Every,
+    /// Who gets it in place of those whom the mail channels write to; the first of these is the server.
+    pub to: Vec<String>,
 }
 
 /// How a mail server is reached.
@@ -507,6 +564,7 @@ impl Config {
             webhook,
             syslog,
             snmp,
+            report: _,
         } = &config.alerts;
         let severities = mail.iter().map(|mail| &mail.severity);
         let severities = severities.chain(webhook.iter().map(|hook| &hook.severity));

@@ -25,6 +25,7 @@ pub mod peer;
 pub mod policy;
 pub mod program;
 pub mod replication;
+pub mod report;
 pub mod samba;
 pub mod secret;
 pub mod silence;

@@ -191,6 +191,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Role(Role::Owner),
     ),
     (Method::GET, "/api/v1/trash", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/report", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/settings", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (

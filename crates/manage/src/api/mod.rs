@@ -20,6 +20,7 @@ mod policies;
 mod pools;
 mod problem;
 mod replications;
+mod report;
 mod session;
 mod settings;
 mod shares;
@@ -137,6 +138,9 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Why not, in words.
     fn invite(&self, grant: Grant) -> BoxFuture<'_, Result<InvitationView, String>>;
+
+    /// Returns the name of the appliance; empty where it has none.
+    fn host_name(&self) -> String;
 
     /// Returns the hooks of snapshot policies.
     fn hooks(&self) -> Hooks;
@@ -310,6 +314,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(peers::invite_peer))
         .routes(routes!(peers::remove_peer))
         .routes(routes!(trash::list_trash))
+        .routes(routes!(report::show_report))
         .routes(routes!(settings::show_settings))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))

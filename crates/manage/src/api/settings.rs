@@ -65,6 +65,8 @@ pub struct Settings {
     pub certificate: Option<CertificateView>,
     /// Channels of alerts.
     pub channels: Vec<ChannelSetting>,
+    /// How often the report is mailed: `off`, `daily`, `weekly` or `monthly`.
+    pub report_every: String,
     /// The state directory, which has `sanbox.toml`, `console-cert.pem` and `console-key.pem`.
     pub state_directory: String,
 }

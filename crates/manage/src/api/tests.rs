@@ -19,6 +19,10 @@ struct NoPools {
 }
 
 impl Backend for NoPools {
+    fn host_name(&self) -> String {
+        "box".to_owned()
+    }
+
     fn open_pools(&self) -> Vec<PoolHandle> {
         Vec::new()
     }

@@ -175,6 +175,10 @@ impl Backend for ApplianceBackend {
                 log_modules: logging::MODULES,
                 certificate: read.await.ok().flatten(),
                 channels: channels(&appliance.alert_settings().borrow()),
+                report_every: {
+                    let every = appliance.alert_settings().borrow().report.every;
+                    every.as_str().to_owned()
+                },
                 state_directory: appliance.state().path().to_string_lossy().into_owned(),
             }
         }
@@ -197,6 +201,12 @@ impl Backend for ApplianceBackend {
             }
         }
         .boxed()
+    }
+
+    fn host_name(&self) -> String {
+        let appliance = self.appliance.upgrade();
+        let name = appliance.and_then(|appliance| appliance.host_name());
+        name.unwrap_or_default()
     }
 
     fn hooks(&self) -> Hooks {

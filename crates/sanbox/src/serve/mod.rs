@@ -16,12 +16,13 @@ pub(crate) mod nbd;
 pub(crate) mod nfs;
 mod nfs_callbacks;
 mod nfs_clients;
-mod notify;
+pub(crate) mod notify;
 mod outbox;
 pub(crate) mod peers;
 mod policies;
 mod redirect;
 mod replication;
+pub(crate) mod reports;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 pub(crate) mod smb;
@@ -448,7 +449,10 @@ async fn manage(appliance: Arc<Appliance>, opened: anyhow::Result<Arc<Api>>) {
             let host = appliance.host_name().unwrap_or_default();
             let settings = appliance.alert_settings().subscribe();
             let telling = notify::serve(settings, api.alerts.clone(), host);
-            tokio::join!(telling, checking, watching, console);
+            let settings = appliance.alert_settings().subscribe();
+            let host = appliance.host_name().unwrap_or_default();
+            let reporting = reports::send_when_due(settings, api.clone(), host);
+            tokio::join!(telling, checking, watching, reporting, console);
         }
         Err(error) => {
             tracing::error!(target: SANBOX, "no console, no users and no log of jobs: {error:#}");

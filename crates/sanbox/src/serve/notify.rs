@@ -17,6 +17,7 @@ use manage::alerts::snmp::{self, TrapContext};
 use manage::alerts::{Alerts, ChannelView, Message, forms};
 use manage::config::{Alerts as Settings, Mail, MailTls, Snmp, Webhook};
 use manage::database::seconds_since_epoch;
+use manage::report::{self, Report};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::broadcast::error::RecvError;
@@ -253,6 +254,46 @@ impl Smtp {
 }
 
 async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result<()> {
+    let own = if host.is_empty() { "localhost" } else { host };
+    let (title, text) = (forms::title(message, own), forms::text(message, own));
+    deliver(mail, own, &letter(mail, &title, &plain_part(&text))).await
+}
+
+/// Sends a report to those whom the mail channels write to, or to those whom the settings name. Returns who has it, and why others do not.
+///
+/// # Errors
+/// There is no mail channel.
+pub(crate) async fn send_report(
+    settings: &Settings,
+    report: &Report,
+) -> anyhow::Result<(Vec<String>, Option<anyhow::Error>)> {
+    let mut mails = settings.mail.clone();
+    ensure!(
+        !mails.is_empty(),
+        "no mail is set up: 'sanbox alert channel add mail' does"
+    );
+    if !settings.report.to.is_empty() {
+        mails.truncate(1);
+        mails[0].to.clone_from(&settings.report.to);
+    }
+    let own = match report.host.as_str() {
+        "" => "localhost",
+        host => host,
+    };
+    let body = report_parts(report);
+    let (mut sent, mut failed) = (Vec::new(), None);
+    for mail in mails {
+        let letter = letter(&mail, &report::title(report), &body);
+        let delivered = timeout(ATTEMPT_TIMEOUT, deliver(&mail, own, &letter)).await;
+        match delivered.with_context(|| format!("{}: no answer in time", mail.server)) {
+            Ok(Ok(())) => sent.extend(mail.to),
+            Ok(Err(error)) | Err(error) => failed = Some(error),
+        }
+    }
+    Ok((sent, failed))
+}
+
+async fn deliver(mail: &Mail, own: &str, letter: &str) -> anyhow::Result<()> {
     for address in mail.to.iter().chain([&mail.from]) {
         let plain = address
             .bytes()
@@ -264,7 +305,6 @@ async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result
     let stream = TcpStream::connect(&mail.server).await;
     let stream = stream.with_context(|| format!("connecting to {}", mail.server))?;
     let server = host_of(&mail.server);
-    let own = if host.is_empty() { "localhost" } else { host };
     let hello = format!("EHLO {own}");
     let stream: Box<dyn Stream> = match mail.tls {
         MailTls::Tls => secured(stream, server, &trust).await?,
@@ -301,39 +341,58 @@ async fn send_mail(mail: &Mail, message: &Message, host: &str) -> anyhow::Result
             .await?;
     }
     smtp.say("DATA", "DATA", "354").await?;
-    let text = letter(mail, message, own);
-    smtp.say(&format!("{text}\r\n."), "the message", "250")
+    smtp.say(&format!("{letter}\r\n."), "the message", "250")
         .await?;
     let _ = smtp.say("QUIT", "QUIT", "221").await;
     Ok(())
 }
 
-/// A message with its headers (RFC 5322). Its text is in base 64: no line of it can be taken for anything else.
-fn letter(mail: &Mail, message: &Message, host: &str) -> String {
+/// A message with its headers (RFC 5322); `body` begins with those of its content.
+fn letter(mail: &Mail, subject: &str, body: &str) -> String {
     let plain = |letter: char| match letter {
         ' '..='~' => letter,
         _ => '?',
     };
-    let subject: String = forms::title(message, host)
-        .chars()
-        .map(plain)
-        .take(200)
-        .collect();
+    let subject: String = subject.chars().map(plain).take(200).collect();
     let date = jiff::Zoned::now()
         .strftime("%a, %d %b %Y %H:%M:%S %z")
         .to_string();
-    let body = base64(forms::text(message, host).as_bytes());
+    format!(
+        "From: sanbox <{}>\r\nTo: {}\r\nSubject: {subject}\r\nDate: {date}\r\nMIME-Version: 1.0\r\n\
+         Auto-Submitted: auto-generated\r\n{body}",
+        mail.from,
+        mail.to.join(", "),
+    )
+}
+
+/// Content of a type in base 64: no line of it can be taken for anything else.
+fn part(kind: &str, more: &str, content: &[u8]) -> String {
+    let body = base64(content);
     let lines: Vec<&str> = body
         .as_bytes()
         .chunks(76)
         .filter_map(|line| std::str::from_utf8(line).ok())
         .collect();
     format!(
-        "From: sanbox <{}>\r\nTo: {}\r\nSubject: {subject}\r\nDate: {date}\r\nMIME-Version: 1.0\r\n\
-         Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\nAuto-Submitted: auto-generated\r\n\r\n{}",
-        mail.from,
-        mail.to.join(", "),
+        "Content-Type: {kind}\r\nContent-Transfer-Encoding: base64\r\n{more}\r\n{}",
         lines.join("\r\n")
+    )
+}
+
+fn plain_part(text: &str) -> String {
+    part("text/plain; charset=utf-8", "", text.as_bytes())
+}
+
+/// The words of a report and its picture (RFC 2046, 5.1): no line of base 64 begins with the boundary.
+fn report_parts(report: &Report) -> String {
+    let picture = part(
+        "image/svg+xml; name=\"report.svg\"",
+        "Content-Disposition: inline; filename=\"report.svg\"\r\n",
+        report::picture(report).as_bytes(),
+    );
+    format!(
+        "Content-Type: multipart/mixed; boundary=\"--report\"\r\n\r\n----report\r\n{}\r\n----report\r\n{picture}\r\n----report--\r\n",
+        plain_part(&report::text(report)),
     )
 }
 

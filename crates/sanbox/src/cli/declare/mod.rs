@@ -68,6 +68,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     config::CONSOLE,
     share::SMB,
     watch::ALERT,
+    watch::REPORT,
     watch::CHECKS,
     watch::WHY,
     watch::DOCTOR,

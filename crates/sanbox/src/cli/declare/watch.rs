@@ -173,6 +173,42 @@ pub(super) const ALERT: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const REPORT: Command = Command {
+    name: "report",
+    summary: "how the week was: capacity, rates, errors and alerts, in words and as a picture",
+    operands: "[schedule [off|daily|weekly|monthly]]",
+    flags: &[
+        long("daily", None, "of the last day"),
+        long("weekly", None, "of the last week (where none is said)"),
+        long("monthly", None, "of the last 30 days"),
+        long(
+            "to",
+            Some("FILE"),
+            "write it there: .html with the picture in it, .svg the picture alone, else the words",
+        ),
+        long(
+            "mail",
+            None,
+            "send it to those whom the mail channels write to",
+        ),
+    ],
+    text: &[
+        "What is open, how each pool filled, in how many days it is full as it grew, what its disks carried, errors by disk, and the alerts that \
+         were opened and are over. It is made of the history, which reaches back 30 days, and waits for no disk.",
+        "schedule: shows or sets how often it is mailed, at six in the morning: each day, on Mondays or on the first of the month. \
+         It is [alerts.report] in sanbox.toml ('to' names others than the mail channels do); off unless it is set.",
+    ],
+    examples: &[
+        ("sanbox report", "the last seven days, in words"),
+        (
+            "sanbox report --monthly --to month.html",
+            "a page with a picture",
+        ),
+        ("sanbox report schedule weekly", "by mail, on Mondays"),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const CHECKS: Command = Command {
     name: "checks",
     summary: "the checks that find what alerts tell of: how they went; one is run at once, or turned off",

@@ -90,7 +90,7 @@ fn remove(session: &Session, name: &str) -> Outcome {
 }
 
 /// Changes the text of the configuration, and has the daemon use it.
-fn change(
+pub(super) fn change(
     session: &Session,
     make: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<(), String> {

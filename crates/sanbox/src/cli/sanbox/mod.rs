@@ -21,6 +21,7 @@ mod peer;
 mod policy;
 pub(crate) mod remote_path;
 mod replication;
+mod report;
 mod restore;
 pub(crate) mod sample;
 mod smb;
@@ -88,6 +89,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "immutable" => policy::immutable(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
         "replication" => replication::run(session, &args).await,
+        "report" => report::run(session, &args).await,
         "peer" => peer::run(session, &args).await,
         "config" => config::run(session, &args).await,
         "why" => why::run(session, &args).await,
