@@ -197,6 +197,7 @@ export type Alert = {
 };
 export type Check = { name: string; about: string; on: boolean; interval: number; ran: number | null; took_ms: number; found: number; error: string | null };
 export type CheckRuns = { from: number; to: number; runs: number; found: number; error: string | null };
+export type Report = { title: string; text: string; picture: string };
 export type TrashEntry = { dataset: string; from: string; by: string; until: number | null; used_bytes: number };
 export type TrashList = { entries: TrashEntry[]; unanswered: string[] };
 export type Channel = { name: string; sent: number; last_sent: number | null; error: string | null; waiting: number; dropped: number };
