@@ -25,6 +25,14 @@ pub enum Refusal {
         /// The one above it.
         parent: String,
     },
+    /// The dataset above is not at the target, and this run does not make it.
+    #[error("'{target}' cannot be made: '{above}' is not there yet")]
+    NoneAbove {
+        /// Target.
+        target: String,
+        /// The one above it.
+        above: String,
+    },
     /// Another job has the target.
     #[error("'{target}' is the target of the job '{job}'; two jobs cannot send to one dataset")]
     OtherJob {
@@ -193,7 +201,7 @@ impl ReplicationError {
             Self::Cancelled => "cancelled",
             Self::Refused(refusal) => match refusal {
                 Refusal::SourceGone { .. } => "source gone",
-                Refusal::NoParent { .. } => "no parent",
+                Refusal::NoParent { .. } | Refusal::NoneAbove { .. } => "no parent",
                 Refusal::OtherJob { .. } => "other job",
                 Refusal::NotAdopted { .. } | Refusal::NothingInCommon { .. } => "foreign target",
                 Refusal::Diverged { .. } | Refusal::Written { .. } => "diverged",

@@ -106,6 +106,10 @@ pub fn plan(job: &Job, source: &[ReplicaDataset], target: &[ReplicaDataset]) -> 
         let is_given_up =
             |copy: &ReplicaDataset| planned.discard_interrupted && copy.snapshots.is_empty();
         planned.is_new = copy.is_none_or(|copy| is_begun(dataset, copy) || is_given_up(copy));
+        if let Some(above) = missing_above(job, &planned, &by_name, &tree) {
+            let target = name;
+            planned.work = Work::Refused(Refusal::NoneAbove { target, above });
+        }
         tree.datasets.push(planned);
     }
     let is_left = |dataset: &&ReplicaDataset| {
@@ -118,6 +122,25 @@ pub fn plan(job: &Job, source: &[ReplicaDataset], target: &[ReplicaDataset]) -> 
         .map(|dataset| dataset.name.clone())
         .collect();
     tree
+}
+
+/// Returns the dataset that a new one is to be made in, where it is not there and will not be when its turn comes: the source of that one
+/// has no snapshot, say.
+fn missing_above(
+    job: &Job,
+    planned: &DatasetPlan,
+    target: &BTreeMap<&str, &ReplicaDataset>,
+    tree: &TreePlan,
+) -> Option<String> {
+    if !planned.is_new || planned.steps().is_empty() || planned.target == job.target_root() {
+        return None;
+    }
+    let (above, _) = planned.target.rsplit_once('/')?;
+    let is_made = || {
+        let mut earlier = tree.datasets.iter().rev();
+        earlier.any(|earlier| earlier.target == above && !earlier.steps().is_empty())
+    };
+    (!target.contains_key(above) && !is_made()).then(|| above.to_owned())
 }
 
 impl DatasetPlan {
@@ -595,6 +618,34 @@ mod tests {
             ..job
         };
         assert_eq!(plan(&single, &source, &target).datasets.len(), 1);
+    }
+
+    #[test]
+    fn a_dataset_is_not_made_before_the_one_above() {
+        let job = job("recursive = true");
+        let mut source = ["tank/a", "tank/a/x", "tank/a/x/y"].map(|name| dataset(name, "a1", ""));
+        for (guid, dataset) in source.iter_mut().enumerate() {
+            dataset.guid = guid as u64;
+        }
+        let works = |source: &[ReplicaDataset], target: &[ReplicaDataset]| {
+            let tree = plan(&job, source, target);
+            let works = tree.datasets.iter().map(|planned| match &planned.work {
+                Work::Refused(refusal) => refusal.to_string(),
+                _ => planned.steps().len().to_string(),
+            });
+            works.collect::<Vec<_>>()
+        };
+        assert_eq!(works(&source, &[]), ["1", "1", "1"]);
+        source[0].snapshots.clear();
+        let none = |target: &str, above: &str| {
+            format!("'{target}' cannot be made: '{above}' is not there yet")
+        };
+        let expected = [
+            "0".to_owned(),
+            none("back/a/x", "back/a"),
+            none("back/a/x/y", "back/a/x"),
+        ];
+        assert_eq!(works(&source, &[]), expected);
     }
 
     #[test]

@@ -155,7 +155,20 @@ impl Model {
     }
 
     /// Makes the dataset of a stream that begins, with what resumes it.
-    fn begin(&mut self, spec: &ReceiveSpec, to: &Point, from: Option<u64>) {
+    fn begin(
+        &mut self,
+        spec: &ReceiveSpec,
+        to: &Point,
+        from: Option<u64>,
+    ) -> Result<(), ReplicationError> {
+        // The dataset that a job's target lies in is always there.
+        let above = spec.dataset.rsplit_once('/').map(|(above, _)| above);
+        if let Some(above) = above.filter(|above| above.contains('/'))
+            && !self.datasets.contains_key(above)
+        {
+            let why = format!("cannot receive: parent '{above}' does not exist");
+            return Err(ReplicationError::Failed(why));
+        }
         if !self.datasets.contains_key(&spec.dataset) {
             self.make(&spec.dataset);
             if !self.loses_marks {
@@ -168,6 +181,7 @@ impl Model {
             from_guid: from,
             to_guid: to.guid,
         });
+        Ok(())
     }
 
     fn mark(&mut self, spec: &ReceiveSpec) {
@@ -343,7 +357,7 @@ impl Endpoint for Side {
                 let end = come.iter().position(|byte| *byte == b'\n').expect("seen");
                 let line: Vec<u8> = come.drain(..=end).collect();
                 let (from, to, chunk) = decode(&line[..end]);
-                self.model().begin(&spec, &to, from);
+                self.model().begin(&spec, &to, from)?;
                 match self.chunk_came() {
                     Cut::None => {}
                     Cut::Killed => return std::future::pending().await,

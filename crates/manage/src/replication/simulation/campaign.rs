@@ -241,6 +241,7 @@ impl Campaign {
             "unreachable",
             "out of space",
             "source gone",
+            "no parent",
             "other job",
             "foreign target",
             "diverged",
@@ -490,6 +491,8 @@ impl Campaign {
                 model.guid += 1;
                 model.rename(target, &aside);
             }
+            // It comes with the next snapshot of the one above.
+            ReplicationError::Refused(Refusal::NoneAbove { .. }) => {}
             other => self.fail(format!("{copy}: {other}")),
         }
     }
