@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::free_port;
+use tests::{free_port, skip};
 
 use crate::cli::{Place, wait_for};
 
@@ -25,8 +25,7 @@ fn daemon() -> Place {
 #[test]
 fn traps_are_what_a_receiver_of_snmp_understands() {
     if !Path::new(SNMPTRAPD).exists() {
-        eprintln!("SKIPPED: {SNMPTRAPD} is not there (Debian: snmptrapd)");
-        return;
+        return skip("snmptrapd", "it is not there (Debian: snmptrapd)");
     }
     let mut place = daemon();
     let port = free_port();

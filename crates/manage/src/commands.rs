@@ -256,8 +256,8 @@ const REPLICATION_OF_OPERATORS: &[&str] = &[
 pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
     let command = arguments.first()?.as_str();
     let role = rule_of(tool, arguments)?.role?;
-    // A file of this machine would be written as root.
-    if command == "report" && arguments.iter().any(|word| word.starts_with("--to")) {
+    // A file of this machine would be written as root. 'to' may be abbreviated.
+    if command == "report" && arguments.iter().any(|word| word.starts_with("--t")) {
         return None;
     }
     let raised = match role {
@@ -506,6 +506,9 @@ mod tests {
                 true,
             ),
             ("sanbox", "checks", Some(Role::Owner), false),
+            ("sanbox", "report", Some(Role::Owner), false),
+            ("sanbox", "report --daily --to /etc/x", None, true),
+            ("sanbox", "report --t=/etc/x", None, true),
             ("sanbox", "checks off clock", Some(Role::Owner), true),
             ("sanbox", "trash", Some(Role::Operator), false),
             ("sanbox", "trash empty -a", Some(Role::Operator), true),

@@ -56,7 +56,7 @@ pub async fn release_source(
     Ok(released)
 }
 
-/// Bookmarks of a job, and snapshots that it took and nobody holds.
+/// Bookmarks of a job, and snapshots that it took and that have no hold.
 fn own(job: &Job, listed: &[ReplicaDataset]) -> (Vec<String>, Vec<String>) {
     let (mut bookmarks, mut snapshots) = (Vec::new(), Vec::new());
     for dataset in listed {

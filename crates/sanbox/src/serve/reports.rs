@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::notify;
 use crate::logging::SANBOX;
 
-/// Between two looks whether a report is due; one that nobody got is tried again as often.
+/// Between two looks whether a report is due; one that reached no mail server is tried again as often.
 const LOOK_EVERY: Duration = Duration::from_secs(300);
 /// What the database calls the time of the last report.
 const SENT: &str = "report-sent";
@@ -70,7 +70,7 @@ pub(super) async fn send_when_due(
     }
 }
 
-/// Sends the report that is due. Whoever got it does not get it again because another mail server takes none.
+/// Sends the report that is due. Where one mail server of several took it, it counts as sent: no address gets it twice.
 async fn send_due(settings: &Settings, api: &Api, host: &str, due: u64) -> anyhow::Result<()> {
     let database = api.accounts.database();
     let sent = database.noted_time(SENT).await?;
@@ -93,13 +93,18 @@ async fn send_due(settings: &Settings, api: &Api, host: &str, due: u64) -> anyho
 
 #[cfg(test)]
 mod tests {
+    use jiff::civil::DateTime;
     use jiff::tz::TimeZone;
 
     use super::*;
 
     #[test]
     fn reports_are_due_in_the_morning() {
-        let now = "2026-11-28T11:00:00Z".parse().expect("a time");
+        let now: DateTime = "2026-11-28T11:00:00".parse().expect("a time");
+        let now = now
+            .to_zoned(TimeZone::system())
+            .expect("there is such a time");
+        let now = now.timestamp();
         let due = |every| {
             let due = last_due(every, now)?;
             let due = Timestamp::from_second(i64::try_from(due).ok()?).ok()?;

@@ -635,6 +635,11 @@ fn told_removal(session: &Session, job: &Job, keep: bool) {
     });
 }
 
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// Gives up what a job that is to be removed holds. A side that cannot be reached keeps it.
 async fn release(session: &Session, job: &Job) {
     let source = async {
@@ -651,13 +656,13 @@ async fn release(session: &Session, job: &Job) {
         Ok(released) if released.is_nothing() => {}
         Ok(released) => {
             let counts = [
-                (released.holds, "holds"),
-                (released.bookmarks as u64, "bookmarks"),
-                (released.snapshots as u64, "snapshots of its own"),
+                (released.holds, "hold", ""),
+                (released.bookmarks as u64, "bookmark", ""),
+                (released.snapshots as u64, "snapshot", " of its own"),
             ];
-            let counts = counts.iter().filter(|(count, _)| *count > 0);
+            let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
             let parts: Vec<String> = counts
-                .map(|(count, what)| format!("{count} {what}"))
+                .map(|(count, what, more)| format!("{}{more}", counted(count, what)))
                 .collect();
             let from = &job.from;
             session
@@ -674,7 +679,7 @@ async fn release(session: &Session, job: &Job) {
         Ok(0) => {}
         Ok(count) => session
             .out
-            .line(format!("'{}': gave up {count} holds", job.to)),
+            .line(format!("'{}': gave up {}", job.to, counted(count, "hold"))),
         Err(error) => kept(&job.to, &error),
     }
 }
