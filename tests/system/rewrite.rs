@@ -105,6 +105,22 @@ fn paths_of_mounts_are_followed_into_the_file_systems_below() {
     assert_eq!(place.run(line), "DIR/m/sub/three\nm/d/two\nm/one\n9\n");
     let small: u64 = used(&place, "tank");
     assert!(small < 3_000_000, "{small} bytes of 15,000,000 are in use");
+    // What is there already is not written again where the checksum tells so, unless that is what is asked for.
+    let written = |line: &str| -> u64 {
+        let line = format!("{line} && zpool sync tank && zfs get -Hpo value written tank");
+        let written = place.run(&line);
+        written
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| unreachable!("{line}: {written}"))
+    };
+    let kept = written(
+        "zfs set checksum=sha256 tank && head -c 5000000 /dev/urandom > noise && cp noise m/one && zpool sync tank && \
+         zfs snapshot tank@before && dd if=noise of=m/one bs=128k conv=notrunc status=none",
+    );
+    assert!(kept < 500_000, "{kept}");
+    let anew = written("zfs rewrite m/one");
+    assert!(anew > 5_000_000, "{anew}");
     place.stop();
     assert_eq!(place.run("zpool export tank"), "");
     oracle::zdb_clean(&work, "tank").expect("zdb finds nothing");

@@ -181,6 +181,26 @@ impl Objset {
             .await
     }
 
+    /// As `write_buf`, of the bytes that are there: their blocks are written even where nothing of them changes.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_anew(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        data: IoBuf,
+        tx: &Tx,
+    ) -> Result<()> {
+        let size = u64::from(self.object_info(object).await?.block_size);
+        let end = offset.saturating_add(data.len() as u64);
+        self.write_buf(object, offset, data, tx).await?;
+        let mut anew = self.0.written_anew.borrow_mut();
+        let of_txg = anew.entry(tx.txg()).or_default();
+        of_txg.extend((offset / size..end.div_ceil(size)).map(|block| (object, block)));
+        Ok(())
+    }
+
     pub(crate) async fn write_dnode(
         &self,
         dnode: &Rc<Dnode>,

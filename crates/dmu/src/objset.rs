@@ -4,7 +4,7 @@
 //! Blocks are not kept here: clean ones live in the cache, changed ones in the layers of their object.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ondisk::zil::ZilHeader;
@@ -77,6 +77,8 @@ pub(crate) struct ObjsetShared {
     pub(crate) early_writes: RefCell<BTreeMap<Txg, EarlyWrites>>,
     /// Blocks that come compressed.
     pub(crate) stored_forms: RefCell<BTreeMap<Txg, StoredForms>>,
+    /// Blocks of txgs that are to be written even where nothing of them changes.
+    pub(crate) written_anew: RefCell<BTreeMap<Txg, BTreeSet<(ObjectId, u64)>>>,
     /// Of blocks of dnodes that come encrypted.
     pub(crate) dnode_crypts: RefCell<BTreeMap<Txg, DnodeCrypts>>,
 }
@@ -247,6 +249,7 @@ impl Objset {
             dirty: RefCell::default(),
             early_writes: RefCell::default(),
             stored_forms: RefCell::default(),
+            written_anew: RefCell::default(),
             dnode_crypts: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),

@@ -80,6 +80,13 @@ impl Objset {
                     .remove(&txg)
                     .unwrap_or_default(),
             ),
+            written_anew: RefCell::new(
+                self.0
+                    .written_anew
+                    .borrow_mut()
+                    .remove(&txg)
+                    .unwrap_or_default(),
+            ),
             dnode_crypts: RefCell::new(
                 self.0
                     .dnode_crypts

@@ -4,7 +4,7 @@
 //! range that covers a whole subtree frees it by reading its indirect blocks only, never the data; a hole is never entered.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -97,6 +97,8 @@ pub(crate) struct SyncContext {
     pub(crate) early_writes: RefCell<EarlyWrites>,
     /// Blocks of this txg that came compressed.
     pub(crate) stored_forms: RefCell<StoredForms>,
+    /// Blocks of this txg that are to be written, changed or not.
+    pub(crate) written_anew: RefCell<BTreeSet<(ObjectId, u64)>>,
     /// Of blocks of dnodes that came encrypted, by number.
     pub(crate) dnode_crypts: RefCell<DnodeCrypts>,
     /// Former contents of places that were written once more: no read asks for them once the new tree is in place.
@@ -169,7 +171,11 @@ impl SyncContext {
             && !old.is_embedded()
             && old.lsize() == lsize)
             .then_some(*old);
-        let props = props_of(&self.policy, self.pass, self.objset, what, old, rewrite);
+        let mut props = props_of(&self.policy, self.pass, self.objset, what, old, rewrite);
+        let place = (what.object, what.block);
+        if what.level == 0 && self.written_anew.borrow_mut().remove(&place) {
+            props.unless_equal = None;
+        }
         let early = self.take_early_write(what, &data);
         let written = if let Some(bp) = early {
             Ok(bp)
@@ -190,6 +196,9 @@ impl SyncContext {
                 source: std::sync::Arc::new(source),
             },
         })?;
+        if props.unless_equal == Some(new) {
+            return Ok((new, 0));
+        }
         if new.is_hole() {
             if old.is_hole() {
                 return Ok((*old, 0));
@@ -258,6 +267,11 @@ pub(crate) fn props_of(
         None if metadata => policy.metadata_checksum,
         None => policy.checksum,
     };
+    let keeps_equal = !metadata
+        && dedup.is_none()
+        && rewrite.is_none()
+        && compression != Compression::OFF
+        && checksum.is_cryptographic();
     WriteProps {
         object_type: what.object_type,
         level: what.level,
@@ -277,6 +291,8 @@ pub(crate) fn props_of(
         fill: what.fill,
         // What is referred to elsewhere is not overwritten, not even in the txg that wrote it.
         rewrite: rewrite.filter(|_| dedup.is_none()),
+        // With compression off each write takes its space, as OpenZFS has it.
+        unless_equal: Some(*old).filter(|old| keeps_equal && !old.is_hole()),
         dedup: dedup.map(|(_, equal)| equal),
         hole_birth: policy.hole_birth && old.birth().0 != 0,
         class: IoClass::AsyncWrite,

@@ -48,6 +48,15 @@ impl ChecksumKind {
         "blake3",
     ];
 
+    /// Whether two blocks with one checksum are taken for the same without comparing them (OpenZFS: `ZCHECKSUM_FLAG_NOPWRITE`).
+    #[must_use]
+    pub fn is_cryptographic(self) -> bool {
+        matches!(
+            self,
+            Self::SHA256 | Self::SHA512 | Self::SKEIN | Self::EDONR | Self::BLAKE3
+        )
+    }
+
     /// True for a number the format defines and a block pointer may carry.
     #[must_use]
     pub const fn is_valid_in_block_pointer(self) -> bool {

@@ -91,6 +91,9 @@ pub struct WriteProps {
     /// The pointer being replaced. If it was born in the same txg with the same psize and copies, it is overwritten in
     /// place; otherwise it is left alone (the caller frees it).
     pub rewrite: Option<BlockPointer>,
+    /// The pointer being replaced, where nothing is written if it is of the same bytes in the same form: then it is what is returned. Not
+    /// together with `rewrite` and `dedup`.
+    pub unless_equal: Option<BlockPointer>,
     /// Whether an equal block that is stored already is referred to instead, while a txg syncs. The checksum is then a
     /// cryptographic one, or the bytes are compared.
     pub dedup: Option<Dedup>,
@@ -128,6 +131,8 @@ pub struct StoreStats {
     pub embedded: u64,
     /// See `holes`.
     pub rewrites: u64,
+    /// Blocks that were not written because the bytes that they replace are the same.
+    pub unchanged: u64,
     /// See `holes`.
     pub gangs: u64,
     /// Blocks that were not written because equal ones were stored already.

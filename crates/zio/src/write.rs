@@ -109,6 +109,13 @@ impl BlockStore {
             psize > 0 && psize <= lsize,
             "a block of {lsize} bytes is not stored as {psize}"
         );
+        if let Some(old) = props
+            .unless_equal
+            .filter(|old| self.is_unchanged(old, &stored, props))
+        {
+            self.count(|stats| stats.unchanged += 1);
+            return Ok((old, None));
+        }
         let room = (later, room);
         let bp = if props.dedup.is_some() {
             let writing = self.write_deduplicated(txg, &logical, &stored, props, protection, room);
@@ -119,6 +126,29 @@ impl BlockStore {
         };
         let is_other = stored.compression != Compression::OFF || encrypts;
         Ok((bp, is_other.then_some(stored.encrypted.bytes)))
+    }
+
+    /// Whether a block that is stored already is what a prepared one would become. One on a vdev that was removed is not kept: what is
+    /// written anew needs no table of where it went.
+    // OpenZFS: module/zfs/zio.c, zio_nop_write
+    fn is_unchanged(&self, old: &BlockPointer, new: &PreparedBlock, props: &WriteProps) -> bool {
+        let bytes = &new.encrypted.bytes;
+        let same_form = !old.is_hole()
+            && !old.is_embedded()
+            && !old.is_dedup()
+            && !old.uses_crypt()
+            && !new.is_protected
+            && old.is_little_endian()
+            && old.object_type() == props.object_type
+            && old.lsize() == new.lsize
+            && old.psize() == bytes.len() as u64
+            && old.compression() == new.compression
+            && old.copies().count() == usize::from(props.copies);
+        same_form
+            && props.checksum.is_cryptographic()
+            && old.checksum_kind() == props.checksum
+            && old.checksum() == new.checksum
+            && !old.copies().any(|dva| self.tree().is_removed(dva.vdev))
     }
 
     /// Gives the bytes of a prepared block to the devices; returns their places.

@@ -71,7 +71,7 @@ impl Fs {
         let mut at = from;
         for piece in pieces {
             let len = piece.len() as u64;
-            self.os().write_buf(object, at, piece, &tx).await?;
+            self.os().write_anew(object, at, piece, &tx).await?;
             at += len;
         }
         assert!(at == until, "what was read is written");

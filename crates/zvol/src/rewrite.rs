@@ -40,7 +40,7 @@ impl Volume {
         let mut at = from;
         for piece in pieces {
             let len = piece.len() as u64;
-            self.0.os.write_buf(DATA, at, piece, &tx).await?;
+            self.0.os.write_anew(DATA, at, piece, &tx).await?;
             at += len;
         }
         assert!(at == until, "what was read is written");

@@ -95,6 +95,7 @@ fn props(metadata: bool) -> WriteProps {
         allow_embedded: false,
         fill: 1,
         rewrite: None,
+        unless_equal: None,
         dedup: None,
         hole_birth: false,
         class: IoClass::AsyncWrite,

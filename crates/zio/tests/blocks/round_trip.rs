@@ -180,6 +180,64 @@ fn a_block_of_this_txg_is_overwritten_in_place_and_no_other() {
     });
 }
 
+/// OpenZFS's nopwrite: what is there already is not written again, if that can be told from the checksum.
+#[test]
+fn equal_bytes_are_not_written_again() {
+    run(|handle| async move {
+        let world = World::new(&handle, &[1], 128 * MIB, 12).await;
+        let data = noise(8192, 1);
+        for checksum in [
+            ChecksumKind::SHA256,
+            ChecksumKind::SHA512,
+            ChecksumKind::SKEIN,
+            ChecksumKind::EDONR,
+            ChecksumKind::BLAKE3,
+            ChecksumKind::FLETCHER4,
+        ] {
+            let props = WriteProps {
+                checksum,
+                ..write_props()
+            };
+            let old = world.write(10, &data, &props).await;
+            let again = WriteProps {
+                unless_equal: Some(old),
+                ..props.clone()
+            };
+            let kept = world.write(11, &data, &again).await;
+            assert_eq!(kept == old, checksum.is_cryptographic(), "{checksum:?}");
+            let other = world.write(11, &noise(8192, 2), &again).await;
+            assert_ne!(other.dvas(), old.dvas());
+            for other in [
+                WriteProps {
+                    copies: 2,
+                    ..again.clone()
+                },
+                WriteProps {
+                    checksum: ChecksumKind::FLETCHER4,
+                    ..again.clone()
+                },
+                WriteProps {
+                    unless_equal: Some(BlockPointer::HOLE),
+                    ..again.clone()
+                },
+            ] {
+                let written = world.write(11, &data, &other).await;
+                assert_ne!(written.dvas(), old.dvas(), "{other:?}");
+                assert_eq!(world.read(&written).await, data);
+            }
+            // The same bytes, stored in another form.
+            let text = vec![7; 8192];
+            let old = world.write(12, &text, &props).await;
+            let plain = WriteProps {
+                compression: Compression::OFF,
+                unless_equal: Some(old),
+                ..props
+            };
+            assert_ne!(world.write(13, &text, &plain).await.dvas(), old.dvas());
+        }
+    });
+}
+
 #[test]
 fn a_bad_half_of_a_mirror_is_mended_by_reading() {
     run(|handle| async move {

@@ -40,6 +40,7 @@ pub(crate) fn write_props() -> WriteProps {
         allow_embedded: false,
         fill: 1,
         rewrite: None,
+        unless_equal: None,
         dedup: None,
         hole_birth: false,
         class: IoClass::AsyncWrite,
