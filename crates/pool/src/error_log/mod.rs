@@ -115,6 +115,7 @@ impl Pool {
         {
             let mut last = imported.error_logs.last.borrow_mut();
             last.stored.clear();
+            last.met_elsewhere.clear();
             last.pending = left;
         }
         imported.error_logs.rewrite.set(true);
@@ -170,7 +171,7 @@ impl ImportedPool {
             *log.borrow_mut() = ErrorLog {
                 object,
                 stored,
-                pending: BTreeSet::new(),
+                ..ErrorLog::default()
             };
         }
         Ok(())
@@ -228,6 +229,7 @@ impl ImportedPool {
             for log in [&mut last, &mut scrub] {
                 self.delete_log(log.object, tx).await?;
                 log.object = 0;
+                log.met_elsewhere.clear();
                 let stored = std::mem::take(&mut log.stored);
                 log.pending.extend(stored);
             }
@@ -260,7 +262,7 @@ impl ImportedPool {
         let object = ObjectId(log.object);
         // The value is a name, which OpenZFS leaves empty, too.
         let value = zap::ZapValue::U8(vec![0]);
-        for block in pending {
+        for mut block in pending {
             if self.heads_have_logs() {
                 let head = self.head_of(block.objset).await;
                 let own = match zap::lookup_int_key(self.mos(), object, head).await? {
@@ -272,6 +274,10 @@ impl ImportedPool {
                     }
                 };
                 zap::update(self.mos(), own, block.head_key(), &value, tx).await?;
+                if block.objset != head && log.met_elsewhere.len() < LOG_MAX {
+                    log.met_elsewhere.insert(block);
+                }
+                block.objset = head;
             } else {
                 zap::update(self.mos(), object, block.plain_key(), &value, tx).await?;
             }

@@ -13,7 +13,10 @@ pub(super) const LOG_MAX: usize = 65_536;
 pub(super) struct ErrorLog {
     /// The ZAP, 0 for none.
     pub(super) object: u64,
+    /// As they are on disk: with `head_errlog` by the head, not by the snapshot in which they were met.
     pub(super) stored: BTreeSet<DamagedBlock>,
+    /// Those met in a snapshot that are stored by its head: met again, they are not new.
+    pub(super) met_elsewhere: BTreeSet<DamagedBlock>,
     pub(super) pending: BTreeSet<DamagedBlock>,
 }
 
@@ -21,6 +24,7 @@ impl ErrorLog {
     /// Returns whether it was not known.
     pub(super) fn add(&mut self, block: DamagedBlock) -> bool {
         !self.stored.contains(&block)
+            && !self.met_elsewhere.contains(&block)
             && self.stored.len() + self.pending.len() < LOG_MAX
             && self.pending.insert(block)
     }
