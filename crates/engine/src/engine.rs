@@ -436,7 +436,7 @@ impl Engine {
         });
         self.start_thread(&name, body)?;
         let (facts, fast_path) = reply.await.map_err(|_| EngineError::PoolClosed)??;
-        let watches = Watches::default();
+        let watches = Watches::new(fast_path.delegations.clone());
         let admin = self.0.admin_snapshots.load(Ordering::Relaxed);
         watches.admin_snapshots.store(admin, Ordering::Relaxed);
         let mailbox = PoolMailbox::new(sender, Arc::new(watches), fast_path);

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use zpl::AttrCache;
+use zpl::{AttrCache, FileDelegations};
 
 use crate::statistics::{Client, RequestStatistics};
 
 /// The fast path of one pool: its attribute cache, and where the requests it answers are counted.
 pub(crate) struct FastPath {
     pub(crate) attrs: Arc<AttrCache>,
+    /// Files that clients have delegated: changes of them look here.
+    pub(crate) delegations: Arc<FileDelegations>,
     /// Request statistics of the open datasets, by guid.
     datasets: Mutex<BTreeMap<u64, RequestStatistics>>,
 }
@@ -19,6 +21,7 @@ impl FastPath {
     pub(crate) fn new(synced: Arc<AtomicU64>) -> Self {
         Self {
             attrs: Arc::new(AttrCache::new(synced)),
+            delegations: Arc::default(),
             datasets: Mutex::default(),
         }
     }

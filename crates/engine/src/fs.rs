@@ -5,14 +5,15 @@ use std::rc::Rc;
 
 use dmu::Rewritten;
 use zpl::{
-    Access, AccessVerdict, Attr, Change, CloneSource, CreateMode, Cred, DeviceNumber, FileId,
-    FileType, Fs, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, Right,
-    SeekTarget, SetAttr, Stability, StoredXattr, Timestamp, Written, XattrMode,
+    Access, AccessVerdict, Attr, Change, CloneSource, CreateMode, Cred, Delegation, DeviceNumber,
+    FileId, FileType, Fs, FsError, FsResult, FsStat, ListLimit, Listing, LockedFile, Made,
+    ReadData, Renamed, Right, SeekTarget, SetAttr, Stability, StoredXattr, Timestamp, Written,
+    XattrMode,
 };
 
 use crate::IoBuf;
 use crate::error::as_fs_error;
-use crate::file_target::{FileTarget, StoredOperation, check_not_control_name, stored};
+use crate::file_target::{FileTarget, StoredOperation, check_not_control_name, is_control, stored};
 use crate::invalidation::{Invalidation, Watch, Watches};
 use crate::pool_mailbox::{PoolContext, PoolMailbox, Request};
 use crate::statistics::Client;
@@ -997,6 +998,43 @@ impl FsHandle {
             self.call(|fs| async move { fs.unlinked_count().await })
                 .await
         })
+    }
+
+    /// Delegates a regular file to a client: until it is given back, changes of it and of its names by others answer
+    /// [`FsError::Delegated`]. Returns whether it is delegated.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] of what is no regular file; those of [`getattr`](Self::getattr).
+    pub fn delegate(&self, id: FileId, delegation: Delegation) -> Request<'_, FsResult<bool>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Ok(false);
+            }
+            self.call(move |fs| async move { fs.delegate(id, &delegation).await })
+                .await
+        })
+    }
+
+    /// Ends the delegation of a file to a client, if there is one.
+    pub fn give_back(&self, id: FileId, holder: u64) {
+        self.watches()
+            .delegations
+            .give_back(self.delegated(id), holder);
+    }
+
+    /// Checks that no client but `holder` (0: none is spared) has a file delegated, and has those that do give it back: for who
+    /// opens a file to change it.
+    ///
+    /// # Errors
+    /// [`FsError::Delegated`]; the caller asks again later.
+    pub fn check_delegations(&self, id: FileId, holder: u64) -> FsResult<()> {
+        let delegations = &self.watches().delegations;
+        delegations.check_change(self.delegated(id), holder)
+    }
+
+    fn delegated(&self, file: FileId) -> LockedFile {
+        let fs = self.guid;
+        LockedFile { fs, file }
     }
 
     /// Keeps a file alive although its last name goes, until as many releases.

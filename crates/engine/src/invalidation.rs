@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use runtime::reply::ReplySender;
-use zpl::FileId;
+use zpl::{FileDelegations, FileId};
 
 /// What a kernel has to drop from its caches of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +74,21 @@ pub(crate) struct Watches {
     count: AtomicUsize,
     next: AtomicU64,
     by_dataset: Mutex<ByDataset>,
+    /// Clients that read files from their own caches.
+    pub(crate) delegations: Arc<FileDelegations>,
     /// Whether names made and removed in `.zfs/snapshot` are snapshots made and destroyed.
     pub(crate) admin_snapshots: AtomicBool,
 }
 
 impl Watches {
+    /// Returns the watches of a pool, none yet, beside its delegated files.
+    pub(crate) fn new(delegations: Arc<FileDelegations>) -> Self {
+        Self {
+            delegations,
+            ..Self::default()
+        }
+    }
+
     fn by_dataset(&self) -> MutexGuard<'_, ByDataset> {
         self.by_dataset
             .lock()
@@ -108,6 +118,9 @@ impl Watches {
         except: u64,
         invalidations: &[Invalidation],
     ) {
+        if let (Some(guid), true) = (guid, invalidations.contains(&Invalidation::Everything)) {
+            self.delegations.revoke_all(guid);
+        }
         if self.is_empty() || invalidations.is_empty() {
             return;
         }

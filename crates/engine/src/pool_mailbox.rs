@@ -443,6 +443,7 @@ impl PoolContext {
             let options = FsOptions {
                 read_only,
                 attr_cache: Some((self.fast_path.attrs.clone(), guid)),
+                delegations: Some((self.fast_path.delegations.clone(), guid)),
                 ..FsOptions::default()
             };
             Content::Fs(Fs::open(opened, options).await?)

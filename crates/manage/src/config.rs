@@ -388,6 +388,8 @@ pub struct Nfs {
     /// Seconds that an NFSv4 client which says nothing keeps what it has open and locked when others
     /// are in its way.
     pub lease_seconds: u32,
+    /// Clients of NFSv4.1 and later are given read delegations: they open and read files without asking, until those are changed.
+    pub delegations: bool,
     /// Answer port queries at port 111 where nothing else does, and register with a running
     /// rpcbind.
     pub portmap: bool,
@@ -404,6 +406,7 @@ impl Default for Nfs {
             port: 2049,
             versions: NfsVersion::ALL.to_vec(),
             lease_seconds: 90,
+            delegations: true,
             portmap: true,
             connections_max: 4096,
             idle_seconds: 3600,

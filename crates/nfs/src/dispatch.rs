@@ -1,5 +1,6 @@
 //! The service: takes one RPC record, finds the program and the procedure, and answers.
 
+use crate::connection::{CallOrigin, ClientConnection};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Reply};
 use crate::record::Record;
@@ -9,6 +10,7 @@ use crate::server::Server;
 use crate::{mount, nlm, nsm, portmap, v3, v4};
 use engine::IoBuf;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The longest record the server takes, in bytes: the largest WRITE and its envelope.
 pub const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 64 * 1024;
@@ -32,8 +34,15 @@ impl Server {
     ///
     /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
     /// first answer again, if running it twice would do harm.
-    pub async fn call(
+    pub async fn call(&self, peer: SocketAddr, local: SocketAddr, record: Record) -> Option<Reply> {
+        self.call_by(None, peer, local, record).await
+    }
+
+    /// As [`Self::call`], of a message that came by a connection by which the server calls its client back: a message may be the
+    /// answer to such a call.
+    pub async fn call_by(
         &self,
+        connection: Option<&Arc<ClientConnection>>,
         peer: SocketAddr,
         local: SocketAddr,
         mut record: Record,
@@ -41,7 +50,17 @@ impl Server {
         let data = record.data.take();
         let call = match &record.call {
             Ok(call) => call,
-            Err(rejected) => return rpc::reject(rejected).map(Reply::from),
+            Err(rejected) => {
+                if let (Some(connection), true) = (connection, rpc::is_reply(&record.head)) {
+                    self.v4().called_back(connection, &record.head);
+                }
+                return rpc::reject(rejected).map(Reply::from);
+            }
+        };
+        let from = CallOrigin {
+            connection,
+            peer,
+            local,
         };
         let arguments = record.arguments();
         let runs_once = match (call.program, call.version) {
@@ -62,23 +81,23 @@ impl Server {
             match admission {
                 Admission::Repeat(answer) => return answer.await.map(Reply::from),
                 Admission::Run(running) => {
-                    let reply = self.dispatch(peer, local, &record, call, data).await;
+                    let reply = self.dispatch(from, &record, call, data).await;
                     running.finish(&reply.to_vec());
                     return Some(reply);
                 }
             }
         }
-        Some(self.dispatch(peer, local, &record, call, data).await)
+        Some(self.dispatch(from, &record, call, data).await)
     }
 
     async fn dispatch(
         &self,
-        peer: SocketAddr,
-        local: SocketAddr,
+        from: CallOrigin<'_>,
         record: &Record,
         call: &Call,
         data: Option<IoBuf>,
     ) -> Reply {
+        let CallOrigin { peer, local, .. } = from;
         let arguments = record.arguments();
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
@@ -93,7 +112,7 @@ impl Server {
             }
             (v3::PROGRAM, v4::VERSION) if self.serves_v4() => {
                 // Apart: else each call of version 3 would have the room that this one takes.
-                Box::pin(v4::call(self, peer, call, arguments, record.head.len())).await
+                Box::pin(v4::call(self, from, call, arguments, record.head.len())).await
             }
             (v3::PROGRAM, version) => {
                 self.note_refused_version(peer.ip(), version);

@@ -11,6 +11,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod client_call;
+mod connection;
 mod dispatch;
 pub mod exports;
 mod file_type;
@@ -34,10 +35,12 @@ mod v4;
 mod xdr;
 
 pub use client_call::{ClientCall, ClientCalls, Transport};
+pub use connection::ClientConnection;
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
 pub use server::{ClientRecord, Export, Server, ServerConfig, Versions};
+pub use v4::DelegationCounts;
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

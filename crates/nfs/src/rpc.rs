@@ -152,12 +152,33 @@ pub(crate) fn call_as_root(xid: u32, program: u32, version: u32, procedure: u32)
     let mut credential = Writer::with_capacity(32);
     // Time, machine, user and group 0, no more groups: some clients take calls from root only.
     credential.u32(0).opaque(b"sanbox").u32(0).u32(0).u32(0);
-    let mut w = Writer::with_capacity(128);
+    call_as(
+        xid,
+        [program, version, procedure],
+        Some(credential.as_bytes()),
+    )
+}
+
+/// Starts a call of ours, of a program, its version and a procedure, with a credential of AUTH_SYS or none; the arguments follow.
+#[must_use]
+pub(crate) fn call_as(xid: u32, called: [u32; 3], credential: Option<&[u8]>) -> Writer {
+    let mut w = Writer::with_capacity(256);
     w.u32(xid).u32(CALL).u32(RPC_VERSION);
-    w.u32(program).u32(version).u32(procedure);
-    w.u32(AUTH_SYS).opaque(credential.as_bytes());
+    for number in called {
+        w.u32(number);
+    }
+    match credential {
+        Some(body) => w.u32(AUTH_SYS).opaque(body),
+        None => w.u32(AUTH_NONE).u32(0),
+    };
     w.u32(AUTH_NONE).u32(0);
     w
+}
+
+/// Returns whether a message is an answer to a call of ours.
+pub(crate) fn is_reply(message: &[u8]) -> bool {
+    let mut reader = Reader::new(message);
+    reader.u32().is_ok() && reader.u32() == Ok(REPLY)
 }
 
 /// Returns a reader at the result of a call of ours, or `None` when the reply says that there is none.

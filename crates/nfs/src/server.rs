@@ -8,9 +8,10 @@ use crate::mounts::Mounts;
 use crate::nlm::hosts::Hosts;
 use crate::reply_cache::ReplyCache;
 use crate::rpc::Credential;
+use crate::v4::DelegationCounts;
 use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
-use engine::{Client, Cred, FileLocks, FsHandle};
+use engine::{Client, Cred, DelegationRecall, FileLocks, FsHandle, Timestamp};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,7 +43,8 @@ pub struct Export {
 pub struct ServerConfig {
     /// The TCP port that serves NFS and MOUNT, for the port mapper's answers.
     pub nfs_port: u16,
-    /// Different after each start, so that clients know that unstable writes may be lost (RFC 1813, section 3.3.7).
+    /// When the server is started, in nanoseconds since the epoch: different after each start, so that clients know that unstable
+    /// writes may be lost (RFC 1813, section 3.3.7).
     pub boot_verifier: u64,
     /// Random numbers, others after each start: what clients are given to name their state by cannot be guessed.
     pub secret: [u64; 2],
@@ -81,6 +83,8 @@ pub struct Versions {
     pub v4_minors: [bool; 3],
     /// How long a client of version 4 that says nothing keeps what it has open and locked, in seconds.
     pub lease_seconds: u32,
+    /// Clients of minor version 1 and above are given read delegations.
+    pub delegations: bool,
 }
 
 impl Default for Versions {
@@ -90,6 +94,7 @@ impl Default for Versions {
             v4_minors: [true; 3],
             // As Linux's server.
             lease_seconds: 90,
+            delegations: true,
         }
     }
 }
@@ -221,6 +226,9 @@ impl Server {
         *pseudo = (tree, pseudo.1 + 1);
         drop(pseudo);
         lock(&self.shared.access_cache).clear();
+        // What is no longer shared cannot be given back.
+        let shared = self.exports();
+        self.v4().revoke_unshared(|guid| shared.contains_key(&guid));
         refused
     }
 
@@ -325,6 +333,36 @@ impl Server {
 
     pub(crate) fn lease_seconds(&self) -> u32 {
         self.shared.versions.lease_seconds
+    }
+
+    /// When the server was started.
+    pub(crate) fn started(&self) -> Timestamp {
+        let (second, verifier) = (1_000_000_000, self.shared.boot_verifier);
+        Timestamp {
+            seconds: i64::try_from(verifier / second).unwrap_or(i64::MAX),
+            nanoseconds: u32::try_from(verifier % second).unwrap_or(0),
+        }
+    }
+
+    /// Whether files are delegated to clients.
+    pub(crate) fn delegates(&self) -> bool {
+        self.shared.versions.delegations
+    }
+
+    /// Returns how many files are delegated to clients of NFSv4, and what became of those that were.
+    #[must_use]
+    pub fn delegations(&self) -> DelegationCounts {
+        self.v4().delegation_counts()
+    }
+
+    /// Returns what has a file recalled from a client.
+    pub(crate) fn delegation_recall(&self) -> DelegationRecall {
+        let shared = Arc::downgrade(&self.shared);
+        Arc::new(move |file, client, why| {
+            if let Some(shared) = shared.upgrade() {
+                lock(&shared.v4_state).recall_file(file, client, why);
+            }
+        })
     }
 
     /// What names this server among others (RFC 8881, section 2.10.4): no other has it, and it is
@@ -459,6 +497,7 @@ impl Server {
                 gid,
                 groups,
                 opened: false,
+                holder: 0,
             },
             write: access.write && !served.export.readonly,
         };

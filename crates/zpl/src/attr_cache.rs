@@ -428,6 +428,7 @@ mod tests {
             gid: 1,
             groups: vec![group],
             opened: false,
+            holder: 0,
         };
         let fill = |cred: &Cred| {
             let version = writer.version(2);

@@ -276,6 +276,7 @@ impl Fs {
     ) -> FsResult<WccAttr> {
         let id = target.object_id();
         let _lock = target.exclusive().await?;
+        self.check_delegations(target, cred)?;
         let before = target.wcc();
         let mut attrs = target.attrs.borrow().clone();
         attrs.size = attrs.size.max(range.offset + range.length);

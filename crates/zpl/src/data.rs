@@ -239,6 +239,7 @@ impl Fs {
         }
         self.warm(znode, at, end).await?;
         let _lock = znode.exclusive().await?;
+        self.check_delegations(znode, cred)?;
         let before = znode.wcc();
         let mut attrs = znode.attrs.borrow().clone();
         attrs.size = attrs.size.max(size);
@@ -304,6 +305,7 @@ impl Fs {
         let _range = znode.ranges.exclusive(offset..end).await;
         self.warm(&znode, offset, end.min(SIZE_MAX)).await?;
         let _lock = znode.exclusive().await?;
+        self.check_delegations(&znode, cred)?;
         let before = znode.wcc();
         let size = znode.size();
         if offset >= size || len == 0 {

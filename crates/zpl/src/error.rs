@@ -20,6 +20,9 @@ pub enum FsError {
     /// `EACCES`.
     #[error("permission denied")]
     Access,
+    /// `EAGAIN`: other clients have the file delegated; they are giving it back, or lose it after their lease.
+    #[error("clients of NFSv4 are giving the file back")]
+    Delegated,
     /// `EACCES`: the file system is encrypted.
     #[error("encryption key not loaded")]
     KeyNotLoaded,
@@ -98,7 +101,7 @@ impl FsError {
             Self::Io | Self::Corrupt(_) => 5,
             Self::NoSuchOffset => 6,
             Self::AttributeTooLarge => 7,
-            Self::NotSync => 11,
+            Self::NotSync | Self::Delegated => 11,
             Self::Access | Self::KeyNotLoaded => 13,
             Self::Busy => 16,
             Self::Exists => 17,

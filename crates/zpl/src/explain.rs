@@ -304,6 +304,7 @@ mod tests {
                 gid: 11 + u32::from(random.small(3)),
                 groups: vec![12],
                 opened: false,
+                holder: 0,
             };
             for right in [Right::Read, Right::Write, Right::Execute] {
                 let told = explain(&file, right, false, &cred);

@@ -277,6 +277,14 @@ impl FileLocks {
         entry.is_some_and(|entry| entry.locks.is_held_by(owner))
     }
 
+    /// Returns whether who reads a file without asking may read what a lock denies it: one is exclusive, or waited for.
+    #[must_use]
+    pub fn denies_readers(&self, file: LockedFile) -> bool {
+        let all = self.locked();
+        let entry = all.files.get(&file);
+        entry.is_some_and(|entry| entry.locks.is_any_exclusive() || !entry.waits.is_empty())
+    }
+
     /// Returns whether an owner of those that `of` names holds a lock or waits for one.
     #[must_use]
     pub fn is_any_held_by(&self, of: impl Fn(LockOwner) -> bool) -> bool {

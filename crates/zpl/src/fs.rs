@@ -16,6 +16,7 @@ use zil::Zilog;
 
 use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
+use crate::file_delegations::FileDelegations;
 use crate::reaper::Reaper;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, StoredAttrs, layout, legacy};
@@ -45,6 +46,8 @@ pub struct FsOptions {
     /// The pool's attribute cache, and the number of this file system in it. Its owner invalidates it when the file system is
     /// closed and when its properties change.
     pub attr_cache: Option<(Arc<AttrCache>, u64)>,
+    /// The pool's delegated files, and the guid of this file system in them.
+    pub delegations: Option<(Arc<FileDelegations>, u64)>,
 }
 
 /// An open file system. Clones share it. One [`Fs`] per dataset may be open at a time.

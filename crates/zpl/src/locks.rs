@@ -84,6 +84,13 @@ impl<Owner: Copy + Ord> LockTable<Owner> {
         self.held.is_empty()
     }
 
+    /// Returns whether any lock is exclusive.
+    #[must_use]
+    pub fn is_any_exclusive(&self) -> bool {
+        let exclusive = |(_, mode): &(u64, LockMode)| *mode == LockMode::Exclusive;
+        self.held.values().any(exclusive)
+    }
+
     /// Returns the owner of each range.
     pub fn owners(&self) -> impl Iterator<Item = Owner> {
         self.held.keys().map(|(owner, _)| *owner)

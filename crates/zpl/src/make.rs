@@ -552,6 +552,7 @@ impl Fs {
         }
         let dir_lock = dir.exclusive().await?;
         let file_lock = file.exclusive().await?;
+        self.check_delegations(&file, cred)?;
         let before = dir.wcc();
         if self.find(&dir, name).await?.is_some() {
             return Err(FsError::Exists);

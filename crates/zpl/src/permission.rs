@@ -220,6 +220,7 @@ mod tests {
             gid,
             groups: vec![77],
             opened: false,
+            holder: 0,
         }
     }
 

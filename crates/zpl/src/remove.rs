@@ -68,6 +68,7 @@ impl Fs {
         }
         let file_lock = file.exclusive().await?;
         permission::check_remove(&dir.attrs.borrow(), &file.attrs.borrow(), cred)?;
+        self.check_delegations(&file, cred)?;
         if is_dir && file.size() > 2 {
             return Err(FsError::NotEmpty);
         }
@@ -158,6 +159,7 @@ impl Fs {
         self.check_moved(&dirs, &source, to, cred).await?;
 
         let children = lock_children(&source, target.as_ref()).await?;
+        self.check_all_delegations([Some(&source), target.as_ref()], cred)?;
         if target.as_ref().is_some_and(|t| t.is_dir() && t.size() > 2) {
             return Err(FsError::NotEmpty);
         }
@@ -302,6 +304,7 @@ impl Fs {
             (&other, &one)
         };
         let (low_lock, high_lock) = (low.exclusive().await?, high.exclusive().await?);
+        self.check_all_delegations([Some(low), Some(high)], cred)?;
         let now = self.now();
         let (one_attrs, other_attrs) = (moved(&one, to, now), moved(&other, from, now));
         let from_attrs = dirs.after_exchange(from, &other, &one, now);

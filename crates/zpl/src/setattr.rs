@@ -92,6 +92,7 @@ impl Fs {
             None
         };
         let _lock = znode.exclusive().await?;
+        self.check_delegations(&znode, cred)?;
         let before = znode.wcc();
         if guard.is_some_and(|guard| guard != before.ctime) {
             return Err(FsError::NotSync);

@@ -280,6 +280,8 @@ pub struct Cred {
     /// True when the permission to read or write the content was checked as the file was opened (a local file
     /// descriptor): reading, writing and setting the size then skip the check, as POSIX wants.
     pub opened: bool,
+    /// The client's number as a holder of delegations, 0 of one that holds none: what it has delegated itself it may change.
+    pub holder: u64,
 }
 
 impl Cred {

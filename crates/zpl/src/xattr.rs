@@ -235,6 +235,7 @@ impl Fs {
             return Err(FsError::AttributeTooLarge);
         }
         let _lock = znode.exclusive().await?;
+        self.check_delegations(&znode, cred)?;
         let before = znode.wcc();
         self.replace_locked(&znode, name, value, mode, cred).await?;
         self.settle(&znode).await?;

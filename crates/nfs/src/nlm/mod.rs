@@ -15,6 +15,7 @@ use crate::monitored::MonitoredHost;
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
 use crate::server::{Caller, Server};
+use crate::v4::Status;
 use crate::v4::state::ShareMode;
 use crate::xdr::{Malformed, Reader, Writer};
 use engine::{FileType, FsError, HeldLock, LockMode, LockOutcome, LockOwner, LockRefusal};
@@ -213,6 +214,12 @@ async fn lock(
         return Err(Stat::ReadOnly);
     }
     check_grace(server, at, asked.lock.caller, asked.reclaim)?;
+    // Clients that have the file delegated lock what they read in their own caches. The client is told to ask again; what it has
+    // locked by then is locked again.
+    let granted = || match asked.exclusive && handle.snapshot.is_none() {
+        true if caller.fs.check_delegations(handle.file, 0).is_err() => Stat::DeniedGracePeriod,
+        _ => Stat::Granted,
+    };
     let host = record(server, at, asked.lock.caller)?;
     let waited = WaitedLock {
         process: asked.lock.process,
@@ -231,12 +238,12 @@ async fn lock(
         MayWait::Waits => return Ok(Stat::Blocked),
         MayWait::No => {
             let locked = server.locks().lock(waited.file, owner, range, asked.mode());
-            return locked.map(|()| Stat::Granted).map_err(status);
+            return locked.map(|()| granted()).map_err(status);
         }
         MayWait::Yes => {}
     }
-    let granted = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&granted);
+    let is_granted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_granted);
     let (grant, calls) = (granted_call(at, asked, waited, owner), server.clone());
     let when_granted = move || {
         told.store(true, Ordering::Release);
@@ -247,9 +254,9 @@ async fn lock(
             .locks()
             .lock_or_wait(waited.file, owner, range, asked.mode(), when_granted);
     match outcome.map_err(status)? {
-        LockOutcome::Locked => Ok(Stat::Granted),
+        LockOutcome::Locked => Ok(granted()),
         LockOutcome::Waiting(wait) => {
-            server.nlm().waits(host, waited, wait, granted);
+            server.nlm().waits(host, waited, wait, is_granted);
             Ok(Stat::Blocked)
         }
     }
@@ -404,7 +411,10 @@ async fn share(
         deny: asked.deny,
     };
     let shared = server.v4().share_outside(&handle, holder, mode);
-    shared.map_err(|_| Stat::Denied)
+    shared.map_err(|status| match status {
+        Status::Delay => Stat::DeniedGracePeriod,
+        _ => Stat::Denied,
+    })
 }
 
 /// Ends what a client holds that was restarted, or says that it locks nothing any more (FREE_ALL, NSM's NOTIFY).

@@ -59,7 +59,7 @@ impl From<FsError> for Status {
             FsError::Stale => Self::Stale,
             FsError::NotSync => Self::NotSync,
             FsError::NotSupported => Self::NotSupported,
-            FsError::Busy => Self::Jukebox,
+            FsError::Busy | FsError::Delegated => Self::Jukebox,
         }
     }
 }

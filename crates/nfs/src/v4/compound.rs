@@ -7,6 +7,7 @@ use super::pseudo::NodeId;
 use super::reply::ReplyBuilder;
 use super::state::{ClientId, OwnerId, Replay, SlotUse};
 use super::status::Status;
+use crate::connection::{CallOrigin, ClientConnection};
 use crate::handle::FileHandle;
 use crate::limits::{ENVELOPE_BYTES, OPERATIONS_MAX, REPLY_BYTES_MAX};
 use crate::outcome::Reply;
@@ -14,6 +15,7 @@ use crate::rpc::Credential;
 use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Longest tag taken, and given back, in bytes.
 const TAG_BYTES_MAX: usize = 1024;
@@ -62,6 +64,8 @@ pub(super) type Done = Result<(), Failure>;
 pub(super) struct Compound<'a> {
     pub(super) server: &'a Server,
     pub(super) peer: SocketAddr,
+    /// By which the client can be called back.
+    pub(super) connection: Option<&'a Arc<ClientConnection>>,
     pub(super) credential: &'a Credential,
     pub(super) minor: u32,
     pub(super) record_bytes: usize,
@@ -115,7 +119,7 @@ fn operations<'a>(r: &mut Reader<'a>, head: &Head<'_>) -> Vec<Numbered<'a>> {
 
 pub(super) async fn call(
     server: &Server,
-    peer: SocketAddr,
+    from: CallOrigin<'_>,
     credential: &Credential,
     mut arguments: Reader<'_>,
     record_bytes: usize,
@@ -123,7 +127,8 @@ pub(super) async fn call(
     let head = Head::read(&mut arguments)?;
     let mut compound = Compound {
         server,
-        peer,
+        peer: from.peer,
+        connection: from.connection,
         credential,
         minor: head.minor,
         record_bytes,
@@ -385,8 +390,8 @@ impl Compound<'_> {
             }
             Operation::Renew(client) => Ok(self.server.v4().renew(client)?),
             Operation::ReleaseLockOwner(owner) => self.release_lock_owner(&owner),
-            Operation::DelegationReturn(_) => Err(Status::BadStateId.into()),
-            Operation::BackChannelControl => Ok(()),
+            Operation::DelegationReturn(id) => self.return_delegation(&id),
+            Operation::BackChannelControl(program) => self.set_back_channel(program),
             Operation::Illegal => Err(Status::IllegalOperation.into()),
             _ => Err(Status::NotSupported.into()),
         }

@@ -42,7 +42,7 @@ impl Compound<'_> {
                 state.check_access(&id, &file.handle, WRITE, client, self.minor)?;
                 None
             }
-            other => Some(other?),
+            other => other?,
         };
         // Permissions were checked as the file was opened, for the same user.
         cred.opened = uid == Some(cred.uid);

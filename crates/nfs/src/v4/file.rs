@@ -121,12 +121,19 @@ impl Compound<'_> {
                 Target::Pseudo(node)
             }
             None => {
-                let (handle, caller) = self.server.admit(bytes, self.peer, self.credential)?;
+                let admitted = self.server.admit(bytes, self.peer, self.credential)?;
+                let (handle, mut caller) = admitted;
+                caller.cred.holder = self.holder();
                 Target::File(FileTarget { handle, caller })
             }
         };
         self.current = Some(target);
         Ok(())
+    }
+
+    /// The client as a holder of delegations; 0 of minor version 0, which is given none.
+    fn holder(&self) -> u64 {
+        self.session_client().unwrap_or(0)
     }
 
     /// Restores the current file handle that an owner's request led to, as that request is answered again.
@@ -194,7 +201,8 @@ impl Compound<'_> {
             let admitted = self
                 .server
                 .admit(&handle.encode(), self.peer, self.credential);
-            let (handle, caller) = admitted.ok()?;
+            let (handle, mut caller) = admitted.ok()?;
+            caller.cred.holder = self.holder();
             return Some(Target::File(FileTarget { handle, caller }));
         }
         tree.leads_to(id, &allowed).then_some(Target::Pseudo(id))

@@ -2,8 +2,8 @@
 //! clients have with the server.
 //!
 //! Files, names and permissions are the engine's; what is open, locked and leased is kept in [`state`], and which clients may reclaim
-//! it after a restart in a record. What is stable when a reply goes out is what the engine said is, and that record. No delegations
-//! and no layouts are given.
+//! it after a restart in a record. What is stable when a reply goes out is what the engine said is, and that record. Read
+//! delegations are given, no write delegations and no layouts.
 
 mod acl;
 mod attribute;
@@ -24,11 +24,13 @@ mod session;
 pub(crate) mod state;
 mod status;
 
+use crate::connection::CallOrigin;
 use crate::outcome::{Outcome, Reply};
 use crate::rpc::{self, Call, Refusal};
 use crate::server::Server;
 use crate::xdr::Reader;
-use std::net::SocketAddr;
+pub use state::DelegationCounts;
+pub(crate) use status::Status;
 
 /// The version served.
 pub(crate) const VERSION: u32 = 4;
@@ -39,14 +41,14 @@ const COMPOUND: u32 = 1;
 /// Answers a call of NFS version 4. `record_bytes` is the length of its record.
 pub(crate) async fn call(
     server: &Server,
-    peer: SocketAddr,
+    from: CallOrigin<'_>,
     call: &Call,
     arguments: Reader<'_>,
     record_bytes: usize,
 ) -> Outcome {
     let reply = match call.procedure {
         NULL => return rpc::success(call.xid, 0).into(),
-        COMPOUND => compound::call(server, peer, &call.credential, arguments, record_bytes).await,
+        COMPOUND => compound::call(server, from, &call.credential, arguments, record_bytes).await,
         _ => return Outcome::Refused(Refusal::ProcedureUnavailable),
     };
     server.release_closed().await;

@@ -7,9 +7,13 @@ use super::compound::{Compound, Done, Failure, FileTarget, Target};
 use super::data::{READ, WRITE};
 use super::file::check_name;
 use super::operation::{Open, OpenClaim, OpenHow, StateId};
-use super::state::{ClientId, OpenRequest, OwnerId, OwnerKind, OwnerSequence, ShareMode};
+use super::state::{
+    ClientId, DelegationRequest, GiveBack, OpenRequest, OwnerId, OwnerKind, OwnerSequence,
+    ShareMode,
+};
 use super::status::Status;
-use engine::{Access, Attr, Change, CreateMode, FileType, FsError, SetAttr};
+use engine::{Access, Attr, Change, CreateMode, Delegation, FileType, FsError, SetAttr};
+use std::sync::Arc;
 
 /// OPEN4_RESULT_CONFIRM.
 const RESULT_CONFIRM: u32 = 2;
@@ -21,8 +25,9 @@ const WANT_NO_DELEGATION: u32 = 0x0400;
 const WANT_CANCEL: u32 = 0x0500;
 /// Signals that may come with it.
 const WANT_SIGNALS: u32 = 0x0003_0000;
-/// OPEN_DELEGATE_NONE and OPEN_DELEGATE_NONE_EXT.
+/// OPEN_DELEGATE_NONE, OPEN_DELEGATE_READ and OPEN_DELEGATE_NONE_EXT.
 const DELEGATE_NONE: u32 = 0;
+const DELEGATE_READ: u32 = 1;
 const DELEGATE_NONE_EXT: u32 = 3;
 /// Why there is none: WND4_NOT_WANTED, WND4_RESOURCE, WND4_CANCELLED.
 const NOT_WANTED: u32 = 0;
@@ -59,6 +64,7 @@ impl Compound<'_> {
         let share = self.share_mode(open)?;
         self.check_grace(open, client)?;
         let found = self.found(open).await?;
+        self.check_delegated(open, &found, client)?;
         let reclaim = matches!(open.claim, OpenClaim::Previous(_));
         self.check_openable(&found, share, reclaim).await?;
         let request = OpenRequest {
@@ -81,6 +87,7 @@ impl Compound<'_> {
             self.server.v4().undo_open(&opened);
             return Err(status.into());
         }
+        let delegation = self.delegate(open, &found.file, share).await;
         self.current = Some(Target::File(found.file));
         self.state = Some(opened.state);
         let w = self.reply.writer();
@@ -93,8 +100,73 @@ impl Compound<'_> {
         let confirm = if opened.confirm { RESULT_CONFIRM } else { 0 };
         w.u32(RESULT_LOCKTYPE_POSIX | confirm);
         found.set.write(w);
-        self.no_delegation(open.access);
+        match delegation {
+            Some(delegation) => self.write_delegation(&delegation),
+            None => self.no_delegation(open.access),
+        }
         Ok(())
+    }
+
+    /// Checks that what is opened by a delegation is what was delegated.
+    fn check_delegated(
+        &self,
+        open: &Open<'_>,
+        found: &Found,
+        client: ClientId,
+    ) -> Result<(), Status> {
+        let OpenClaim::DelegateCurrent(id, _) = open.claim else {
+            return Ok(());
+        };
+        let id = self.state_id(&id)?;
+        match self.server.v4().delegated_file(&id, client)? == found.file.handle {
+            true => Ok(()),
+            false => Err(Status::BadStateId),
+        }
+    }
+
+    /// Delegates a file that was opened to be read, where that can be.
+    async fn delegate(
+        &self,
+        open: &Open<'_>,
+        file: &FileTarget,
+        share: ShareMode,
+    ) -> Option<StateId> {
+        let client = self.session_client()?;
+        let refused = matches!(open.access & WANT_MASK, WANT_NO_DELEGATION | WANT_CANCEL);
+        let unchanged_since = match open.claim {
+            OpenClaim::Name(_) | OpenClaim::Handle => None,
+            // What the client has in its cache it keeps: the file must not have been changed since the server was started.
+            OpenClaim::Previous(kind) if kind != DELEGATE_NONE => Some(self.server.started()),
+            _ => return None,
+        };
+        if refused || !self.server.delegates() || share.access != READ || share.deny != 0 {
+            return None;
+        }
+        let (fs, id) = (&file.caller.fs, file.handle.file);
+        let in_table = fs.clone();
+        let key = self.server.v4().begin_delegation(DelegationRequest {
+            client,
+            file: file.handle,
+            give_back: GiveBack(Arc::new(move || in_table.give_back(id, client))),
+            minor: self.minor,
+        })?;
+        let delegation = Delegation {
+            holder: client,
+            unchanged_since,
+            recall: self.server.delegation_recall(),
+        };
+        let delegated = fs.delegate(id, delegation).await;
+        self.server
+            .v4()
+            .end_delegation(key, delegated.unwrap_or(false))
+    }
+
+    fn write_delegation(&mut self, delegation: &StateId) {
+        let w = self.w();
+        w.u32(DELEGATE_READ);
+        w.u32(delegation.sequence).opaque_fixed(&delegation.other);
+        // Not recalled already; of other users' permissions it says nothing, the client asks (ACCESS).
+        w.bool(false).u32(0).u32(0).u32(0).opaque(b"EVERYONE@");
     }
 
     /// Begins a request that an owner counts: ends it with the first answer if it is a repeat (minor version 0).
@@ -136,7 +208,9 @@ impl Compound<'_> {
     fn check_grace(&self, open: &Open<'_>, client: ClientId) -> Result<(), Status> {
         match open.claim {
             OpenClaim::Previous(_) => self.server.v4().check_reclaim(client),
-            OpenClaim::DelegateCurrent(_) => Err(Status::BadStateId),
+            // What was reclaimed or given may be used.
+            OpenClaim::DelegateCurrent(..) if self.minor > 0 => Ok(()),
+            OpenClaim::DelegateCurrent(..) => Err(Status::BadStateId),
             OpenClaim::DelegatePrevious => Err(Status::NotSupported),
             _ => self.server.v4().check_new_state(client),
         }
@@ -146,6 +220,7 @@ impl Compound<'_> {
     async fn found(&mut self, open: &Open<'_>) -> Result<Found, Status> {
         let name = match open.claim {
             OpenClaim::Name(name) => name,
+            OpenClaim::DelegateCurrent(_, Some(name)) => return self.existing(name).await,
             OpenClaim::Handle if open.how != OpenHow::NoCreate => return Err(Status::Invalid),
             _ => {
                 let file = self.file(Status::IsDirectory)?;

@@ -3,7 +3,7 @@
 //! Data is borrowed from the record. Every length is checked before anything is done with it; lists are bounded.
 
 use super::bitmap::Bitmap;
-use crate::xdr::{Malformed, Reader, Result};
+use crate::xdr::{Malformed, Reader, Result, Writer};
 use engine::Timestamp;
 
 /// RFC 7530, section 2.1: NFS4_OPAQUE_LIMIT.
@@ -149,7 +149,8 @@ pub(crate) enum OpenHow<'a> {
 pub(crate) enum OpenClaim<'a> {
     Name(&'a [u8]),
     Previous(u32),
-    DelegateCurrent(StateId),
+    /// By a delegation: the name in the current directory, or the current file itself.
+    DelegateCurrent(StateId, Option<&'a [u8]>),
     DelegatePrevious,
     Handle,
 }
@@ -227,13 +228,30 @@ pub(crate) struct ChannelLimits {
 }
 
 /// The arguments of CREATE_SESSION.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CreateSession {
     pub(crate) client: u64,
     pub(crate) sequence: u32,
     pub(crate) flags: u32,
     pub(crate) fore: ChannelLimits,
     pub(crate) back: ChannelLimits,
+    /// How the client is called; `None` where it takes calls only in ways that this server does not know.
+    pub(crate) program: Option<CallbackProgram>,
+}
+
+/// How a client is called (RFC 8881, section 18.36.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallbackProgram {
+    pub(crate) number: u32,
+    pub(crate) credential: CallbackCredential,
+}
+
+/// The credential that a client wants to be called with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CallbackCredential {
+    None,
+    /// The body of AUTH_SYS.
+    Sys(Vec<u8>),
 }
 
 /// The arguments of SEQUENCE.
@@ -340,7 +358,7 @@ pub(crate) enum Operation<'a> {
         data: &'a [u8],
     },
     ReleaseLockOwner(RawOwner<'a>),
-    BackChannelControl,
+    BackChannelControl(Option<CallbackProgram>),
     BindConnection {
         session: [u8; 16],
         direction: u32,
@@ -568,11 +586,7 @@ fn more_files<'a>(r: &mut Reader<'a>, number: u32) -> Result<Operation<'a>> {
 
 fn sessions<'a>(r: &mut Reader<'a>, number: u32) -> Result<Operation<'a>> {
     Ok(match number {
-        n::BACKCHANNEL_CTL => {
-            r.u32()?;
-            security_parameters(r)?;
-            Operation::BackChannelControl
-        }
+        n::BACKCHANNEL_CTL => Operation::BackChannelControl(callback_program(r)?),
         n::BIND_CONN_TO_SESSION => {
             let (session, direction) = (fixed(r)?, r.u32()?);
             r.bool()?;
@@ -778,17 +792,13 @@ fn open<'a>(r: &mut Reader<'a>) -> Result<Open<'a>> {
     let claim = match r.u32()? {
         0 => OpenClaim::Name(name(r)?),
         1 => OpenClaim::Previous(r.u32()?),
-        2 => {
-            let delegation = state_id(r)?;
-            name(r)?;
-            OpenClaim::DelegateCurrent(delegation)
-        }
+        2 => OpenClaim::DelegateCurrent(state_id(r)?, Some(name(r)?)),
         3 => {
             name(r)?;
             OpenClaim::DelegatePrevious
         }
         4 => OpenClaim::Handle,
-        5 => OpenClaim::DelegateCurrent(state_id(r)?),
+        5 => OpenClaim::DelegateCurrent(state_id(r)?, None),
         6 => OpenClaim::DelegatePrevious,
         _ => {
             return Err(Malformed {
@@ -898,30 +908,34 @@ fn channel_limits(r: &mut Reader<'_>) -> Result<ChannelLimits> {
 }
 
 fn create_session(r: &mut Reader<'_>) -> Result<CreateSession> {
-    let session = CreateSession {
+    Ok(CreateSession {
         client: r.u64()?,
         sequence: r.u32()?,
         flags: r.u32()?,
         fore: channel_limits(r)?,
         back: channel_limits(r)?,
-    };
-    r.u32()?;
-    security_parameters(r)?;
-    Ok(session)
+        program: callback_program(r)?,
+    })
 }
 
-/// Reads past `callback_sec_parms4<>`.
-fn security_parameters(r: &mut Reader<'_>) -> Result<()> {
+/// Reads a program number and `callback_sec_parms4<>`: the first that is not of RPCSEC_GSS counts.
+fn callback_program(r: &mut Reader<'_>) -> Result<Option<CallbackProgram>> {
+    let number = r.u32()?;
+    let mut first = None;
     for _ in 0..count(r, PARAMETERS_MAX)? {
         match r.u32()? {
-            0 => {}
+            0 => {
+                first.get_or_insert(CallbackCredential::None);
+            }
             1 => {
-                r.u32()?;
-                r.opaque(255)?;
-                r.u64()?;
-                for _ in 0..count(r, GROUPS_MAX)? {
-                    r.u32()?;
+                let mut w = Writer::with_capacity(64);
+                w.u32(r.u32()?).opaque(r.opaque(255)?).u64(r.u64()?);
+                let groups = count(r, GROUPS_MAX)?;
+                w.u32(groups);
+                for _ in 0..groups {
+                    w.u32(r.u32()?);
                 }
+                first.get_or_insert(CallbackCredential::Sys(w.into_bytes()));
             }
             6 => {
                 r.u32()?;
@@ -935,5 +949,5 @@ fn security_parameters(r: &mut Reader<'_>) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(first.map(|credential| CallbackProgram { number, credential }))
 }

@@ -2,7 +2,7 @@
 
 use super::compound::{Compound, Done, Failure};
 use super::operation::{
-    CreateSession, ExchangeId, Sequence, SetClientId, StateId, StateProtection,
+    CallbackProgram, CreateSession, ExchangeId, Sequence, SetClientId, StateId, StateProtection,
 };
 use super::reply::ReplyBuilder;
 use super::state::{Principal, SequenceOutcome};
@@ -37,14 +37,13 @@ impl Compound<'_> {
             SequenceOutcome::RepeatNotKept(slot) => slot,
         };
         let again = self.slot.is_none();
-        // No status flags: nothing was revoked, no callback is due.
         self.w()
             .opaque_fixed(&slot.session)
             .u32(sequence.sequence)
             .u32(slot.slot)
             .u32(slot.highest_slot)
             .u32(slot.highest_slot)
-            .u32(0);
+            .u32(slot.flags);
         if again {
             self.answer_not_kept();
         }
@@ -94,7 +93,10 @@ impl Compound<'_> {
     }
 
     pub(super) fn create_session(&mut self, create: &CreateSession) -> Done {
-        let result = self.server.v4().create_session(create, self.principal())?;
+        let (principal, connection) = (self.principal(), self.connection);
+        let mut state = self.server.v4();
+        let result = state.create_session(create, principal, connection, self.minor)?;
+        drop(state);
         self.w().opaque_fixed(&result);
         Ok(())
     }
@@ -104,15 +106,42 @@ impl Compound<'_> {
     }
 
     pub(super) fn bind_connection(&mut self, session: &[u8; 16], direction: u32) -> Done {
-        self.server.v4().client_of(session)?;
+        let mut state = self.server.v4();
+        state.client_of(session)?;
+        let mut bind = || match self.connection {
+            Some(connection) => state.bind_back_channel(session, connection).is_ok(),
+            None => false,
+        };
         // RFC 8881, section 18.34: CDFC4_FORE, _BACK, _FORE_OR_BOTH, _BACK_OR_BOTH. Any connection carries requests.
         let bound = match direction {
-            1 | 3 | 7 => 1,
-            2 => 2,
+            1 => 1,
+            2 => {
+                bind();
+                2
+            }
+            3 | 7 if bind() => 3,
+            3 | 7 => 1,
             _ => return Err(Status::BadXdr.into()),
         };
+        drop(state);
         self.w().opaque_fixed(session).u32(bound).bool(false);
         Ok(())
+    }
+
+    pub(super) fn set_back_channel(&mut self, program: Option<CallbackProgram>) -> Done {
+        let session = self.slot.map(|slot| slot.session);
+        let session = session.ok_or(Status::OperationNotInSession)?;
+        // RFC 8881, section 18.33.3: what the server can call by none of is an error.
+        let program = program.ok_or(Status::NoEntry)?;
+        Ok(self.server.v4().set_back_channel(&session, program)?)
+    }
+
+    pub(super) fn return_delegation(&mut self, id: &StateId) -> Done {
+        let file = self.file(Status::Invalid)?;
+        let id = self.state_id(id)?;
+        let client = self.session_client();
+        let mut state = self.server.v4();
+        Ok(state.return_delegation(&id, &file.handle, client, self.minor)?)
     }
 
     pub(super) fn destroy_client(&mut self, client: u64) -> Done {

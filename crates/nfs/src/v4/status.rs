@@ -58,6 +58,7 @@ pub(crate) enum Status {
     ReclaimConflict = 10035,
     BadXdr = 10036,
     LocksHeld = 10037,
+    DelegationRevoked = 10087,
     OpenMode = 10038,
     BadOwner = 10039,
     BadName = 10041,
@@ -104,7 +105,7 @@ impl From<FsError> for Status {
             FsError::NotEmpty => Self::NotEmpty,
             FsError::Quota => Self::Quota,
             FsError::Stale => Self::Stale,
-            FsError::NotSync | FsError::Busy => Self::Delay,
+            FsError::NotSync | FsError::Busy | FsError::Delegated => Self::Delay,
             FsError::NotSupported => Self::NotSupported,
         }
     }

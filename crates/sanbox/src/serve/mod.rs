@@ -145,6 +145,7 @@ fn nfs_versions(config: &manage::config::Nfs) -> ::nfs::Versions {
         v3: served(V::V3),
         v4_minors: [V::V40, V::V41, V::V42].map(served),
         lease_seconds: config.lease_seconds.clamp(10, 3600),
+        delegations: config.delegations,
     }
 }
 
@@ -353,6 +354,7 @@ async fn tick(appliance: Arc<Appliance>, server: ::nfs::Server) {
     let start = tokio::time::Instant::now();
     let mut each = tokio::time::interval(Duration::from_secs(1));
     let mut reclaiming = server.reclaiming_clients();
+    let mut revoked = 0;
     loop {
         let now = each.tick().await.duration_since(start);
         server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
@@ -364,6 +366,16 @@ async fn tick(appliance: Arc<Appliance>, server: ::nfs::Server) {
             );
         }
         reclaiming = still;
+        let delegations = server.delegations();
+        if delegations.revoked > revoked {
+            tracing::warn!(
+                target: NFS,
+                "clients of NFSv4 have lost {} delegated files that they did not give back; {} are delegated",
+                delegations.revoked - revoked,
+                delegations.held
+            );
+        }
+        revoked = delegations.revoked;
         note_replays(&appliance);
         for (client, version) in server.take_refused_versions() {
             tracing::warn!(

@@ -17,7 +17,7 @@ use engine::{IoBufMut, SpinPolicy, spin_then_park};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
-use nfs::{RECORD_BYTES_MAX, Reply, Server};
+use nfs::{ClientConnection, RECORD_BYTES_MAX, Reply, Server};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -34,6 +34,8 @@ use crate::logging::NFS;
 
 /// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
 const CALLS_MAX: usize = 128;
+/// Calls to the client of one connection that are to be sent: one for each of its sessions.
+const CALLS_BACK_MAX: usize = 64;
 /// Bytes of requests held at once over all connections, in KiB (the semaphore's unit); the same
 /// for answers.
 const MEMORY_KIB_MAX: usize = 256 << 10;
@@ -431,25 +433,39 @@ struct Incoming {
 }
 
 impl Incoming {
-    async fn run(self, server: &Server, peer: SocketAddr, local: SocketAddr) -> Option<Answer> {
-        let reply = server.call(peer, local, self.record).await;
+    async fn run(
+        self,
+        server: &Server,
+        by: &Arc<ClientConnection>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Option<Answer> {
+        let reply = server.call_by(Some(by), peer, local, self.record).await;
         drop(self.memory);
         let reply = reply?;
         Some(Answer {
             header: reply_header(reply.len()),
             reply,
-            _memory: self.answer,
-            _call: self.under_way,
+            _held: Some((self.answer, self.under_way)),
         })
     }
 }
 
-/// An answer, with the memory that was set aside for it; its call is under way until it is sent.
+/// An answer, with the memory that was set aside for it; its call is under way until it is sent. Or a call to the client.
 struct Answer {
     header: [u8; 4],
     reply: Reply,
-    _memory: OwnedSemaphorePermit,
-    _call: CallUnderWay,
+    _held: Option<(OwnedSemaphorePermit, CallUnderWay)>,
+}
+
+impl Answer {
+    fn call_back(message: Vec<u8>) -> Self {
+        Self {
+            header: reply_header(message.len()),
+            reply: message.into(),
+            _held: None,
+        }
+    }
 }
 
 impl Outgoing for Answer {
@@ -495,6 +511,8 @@ async fn connection(
         let next = requests.next().await.ok()?;
         Some((next, requests))
     }));
+    let (call_back, mut calls_back) = tokio::sync::mpsc::channel(CALLS_BACK_MAX);
+    let by = ClientConnection::new(move |message| call_back.try_send(message).is_ok());
     let mut calls = FuturesUnordered::new();
     let mut answers = Outbox::new(writer);
     let mut ended = pin!(permit.evicted());
@@ -510,9 +528,12 @@ async fn connection(
             biased;
             Some(answer) = call, if under_way.any() => answers.extend(answer),
             next = incoming.next(), if reading => match next {
-                Some(call) => calls.push(call.run(&server, peer, local)),
+                Some(call) => calls.push(call.run(&server, &by, peer, local)),
                 None => reading = false,
             },
+            Some(message) = calls_back.recv(), if by.is_called_back() => {
+                answers.extend(Some(Answer::call_back(message)));
+            }
             sent = send(&mut answers, &shared.replies), if !answers.is_empty() => {
                 // The client has gone or takes nothing: the connection is of no more use. Calls under way run to their
                 // end, for their answers are kept for the client that asks again.

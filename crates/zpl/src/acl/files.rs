@@ -160,6 +160,7 @@ impl Fs {
     ) -> FsResult<Change> {
         let given = value.map(list::from_xdr).transpose()?;
         let _lock = znode.exclusive().await?;
+        self.check_delegations(znode, cred)?;
         let before = znode.wcc();
         let mut attrs = znode.attrs.borrow().clone();
         self.check_list_attribute(&attrs, list::XDR, cred, true)?;

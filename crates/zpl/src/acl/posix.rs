@@ -233,6 +233,7 @@ mod tests {
             gid,
             groups: groups.to_vec(),
             opened: false,
+            holder: 0,
         }
     }
 

@@ -35,6 +35,7 @@ fn users() -> [Cred; 2] {
         gid: uid,
         groups: vec![9],
         opened: false,
+        holder: 0,
     };
     [Cred::root(), user(3)]
 }

@@ -15,6 +15,7 @@ fn user(uid: u32) -> Cred {
         gid: uid,
         groups: vec![uid + 1000],
         opened: false,
+        holder: 0,
     }
 }
 
@@ -25,7 +26,7 @@ fn mode(mode: u32) -> SetAttr {
     }
 }
 
-async fn file(fs: &Fs, dir: FileId, name: &str, bits: u32, cred: &Cred) -> FileId {
+pub(crate) async fn file(fs: &Fs, dir: FileId, name: &str, bits: u32, cred: &Cred) -> FileId {
     let made = fs
         .create(dir, name.as_bytes(), CreateMode::Guarded, &mode(bits), cred)
         .await;
@@ -53,7 +54,7 @@ async fn write(
         .map(|w| w.count)
 }
 
-fn check<F: Future<Output = ()>>(main: impl FnOnce(Fs, FileId) -> F) {
+pub(crate) fn check<F: Future<Output = ()>>(main: impl FnOnce(Fs, FileId) -> F) {
     rig::run(7, RootProps::default(), |_, mut rig: Rig| async move {
         let fs = rig.fs.clone();
         let root = fs.root();

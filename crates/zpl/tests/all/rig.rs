@@ -214,6 +214,7 @@ async fn open(os: Objset, clock: &TxgClock) -> (Fs, Arc<AttrCache>) {
     let attr_cache = Arc::new(AttrCache::new(clock.last_synced_atomic()));
     let options = FsOptions {
         attr_cache: Some((attr_cache.clone(), FS)),
+        delegations: Some((Arc::default(), FS)),
         ..FsOptions::default()
     };
     let fs = Fs::open_objset(os, options).await.expect("opens");

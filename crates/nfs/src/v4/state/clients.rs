@@ -1,9 +1,10 @@
 //! Clients: EXCHANGE_ID and DESTROY_CLIENTID (RFC 8881, sections 18.35 and 18.50), SETCLIENTID and its confirmation (RFC 7530,
 //! sections 16.33 and 16.34), leases.
 
-use super::{CLIENTS_MAX, StateTable, exhausted, scrambled};
+use super::{CLIENTS_MAX, SessionId, StateKey, StateTable, exhausted, scrambled};
 use crate::rpc::Credential;
 use crate::v4::status::Status;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A client's number.
 pub(crate) type ClientId = u64;
@@ -37,6 +38,12 @@ pub(super) struct Client {
     pub(super) sessions: usize,
     /// Open and lock states.
     pub(super) states: usize,
+    /// Delegations it has, those it lost and was not told of all, and those it is to be called for.
+    pub(super) delegations: usize,
+    pub(super) revoked: usize,
+    pub(super) recalls: VecDeque<StateKey>,
+    /// Sessions by which it is called.
+    pub(super) back_sessions: BTreeSet<SessionId>,
     /// RECLAIM_COMPLETE was called.
     pub(super) reclaimed: bool,
     /// It is in the record of clients that may reclaim after a restart.
@@ -236,6 +243,9 @@ impl StateTable {
             }
         }
         self.remove_owners_of(id);
+        if client.delegations + client.revoked > 0 {
+            self.remove_delegations_of(id);
+        }
         self.remove_sessions_of(id);
         let name = (client.has_sessions, client.name);
         if let Some(names) = self.names.get_mut(&name) {
@@ -289,6 +299,10 @@ impl StateTable {
             created: None,
             sessions: 0,
             states: 0,
+            delegations: 0,
+            revoked: 0,
+            recalls: VecDeque::new(),
+            back_sessions: BTreeSet::new(),
             reclaimed: false,
             recorded: false,
             confirm: 0,

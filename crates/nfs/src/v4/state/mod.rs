@@ -4,7 +4,9 @@
 //! its state until a request conflicts with it (a *courtesy* client); the first conflict takes all of it.
 //! Nothing here waits, and nothing knows what a COMPOUND is.
 
+mod back_channel;
 mod clients;
+mod delegations;
 mod locks;
 mod opens;
 mod owners;
@@ -12,11 +14,13 @@ mod recovery;
 mod sessions;
 
 pub(super) use clients::{ClientId, Principal};
+pub use delegations::DelegationCounts;
+pub(super) use delegations::{DelegationRequest, GiveBack};
 pub(super) use locks::{LockDenied, LockRequest, LockerState};
 pub(super) use opens::OpenRequest;
 pub(crate) use opens::ShareMode;
 pub(super) use owners::{OwnerId, OwnerKind, OwnerSequence, Replay};
-pub(super) use sessions::{SequenceOutcome, SessionId, SlotUse};
+pub(super) use sessions::{SequenceOutcome, SlotUse};
 
 use super::operation::StateId;
 use super::status::Status;
@@ -41,6 +45,8 @@ const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 /// Lost states remembered.
 const EXPIRED_MAX: usize = 1 << 14;
 
+/// A session's name.
+pub(super) type SessionId = [u8; 16];
 /// The number of a state, which its state id carries.
 type StateKey = u64;
 
@@ -52,6 +58,10 @@ enum StateKind {
     Lock {
         open: StateKey,
     },
+    /// A read delegation.
+    Delegation(delegations::DelegationState),
+    /// A delegation that was taken from its client, until the client frees the state id.
+    Revoked,
     /// An open that was closed, kept so that a repeated CLOSE finds its owner (minor version 0).
     Closed,
 }
@@ -60,6 +70,7 @@ enum StateKind {
 #[derive(Debug, Clone)]
 struct StateEntry {
     client: ClientId,
+    /// 0 of a delegation, which has none.
     owner: OwnerId,
     file: FileHandle,
     /// Counts changes, from 1.
@@ -71,8 +82,16 @@ struct StateEntry {
 #[derive(Debug, Default)]
 struct FileState {
     opens: BTreeSet<StateKey>,
+    /// Clients that have it delegated.
+    delegations: BTreeSet<StateKey>,
     /// Share modes of clients of NLM, by client and owner.
     outside: BTreeMap<OutsideHolder, ShareMode>,
+}
+
+impl FileState {
+    fn is_idle(&self) -> bool {
+        self.opens.is_empty() && self.outside.is_empty() && self.delegations.is_empty()
+    }
 }
 
 /// A client of NLM by its number, and its name for who has a file open.
@@ -116,6 +135,13 @@ pub(crate) struct StateTable {
     contested: BTreeSet<OwnerId>,
     /// Clients and states that were lost (minor version 0).
     expired: BTreeSet<u64>,
+    /// Delegations that are being given back, and since when.
+    recalled: BTreeMap<StateKey, u64>,
+    /// Files that were recalled lately, and when.
+    pauses: BTreeMap<FileHandle, u64>,
+    delegations: DelegationCounts,
+    /// Calls to clients that are not answered, by their transaction ids.
+    calls_back: BTreeMap<u32, SessionId>,
     /// Files that are no longer open, to be let go of by the next caller that can wait.
     released: Vec<(FsHandle, FileId)>,
 }
@@ -143,6 +169,10 @@ impl StateTable {
             locks: Arc::clone(&config.locks),
             contested: BTreeSet::new(),
             expired: BTreeSet::new(),
+            recalled: BTreeMap::new(),
+            pauses: BTreeMap::new(),
+            delegations: DelegationCounts::default(),
+            calls_back: BTreeMap::new(),
             released: Vec::new(),
         }
     }
@@ -166,6 +196,8 @@ impl StateTable {
         }
         self.forget_idle_owners();
         self.end_contested();
+        self.advance_recalls();
+        self.advance_back_channels();
     }
 
     /// Takes the files that are no longer open; the caller releases them.
@@ -186,11 +218,7 @@ impl StateTable {
     }
 
     fn state_id(&self, key: StateKey, sequence: u32) -> StateId {
-        // Boot number, five bytes of the key, and three that only this start of the server can make.
-        let [b0, b1, b2, b3] = self.boot.to_be_bytes();
-        let [_, _, _, k0, k1, k2, k3, k4] = key.to_be_bytes();
-        let [t0, t1, t2, ..] = scrambled(self.secret, key).to_be_bytes();
-        let other = [b0, b1, b2, b3, k0, k1, k2, k3, k4, t0, t1, t2];
+        let other = state_id_other(self.boot, self.secret, key);
         StateId { sequence, other }
     }
 
@@ -226,6 +254,9 @@ impl StateTable {
         let entry = self.states.get(&key).ok_or_else(|| self.lost(key, minor))?;
         if matches!(entry.kind, StateKind::Closed) || client.is_some_and(|c| c != entry.client) {
             return Err(Status::BadStateId);
+        }
+        if matches!(entry.kind, StateKind::Revoked) {
+            return Err(Status::DelegationRevoked);
         }
         // RFC 8881, section 8.2.2: zero is "the newest".
         if minor > 0 && id.sequence == 0 {
@@ -289,31 +320,36 @@ impl StateTable {
             return;
         };
         if let Some(client) = self.clients.get_mut(&entry.client) {
-            client.states = client.states.saturating_sub(1);
+            let count = match entry.kind {
+                StateKind::Revoked => &mut client.revoked,
+                _ => &mut client.states,
+            };
+            *count = count.saturating_sub(1);
         }
         if let Some(owner) = self.owners.get_mut(&entry.owner) {
             owner.states.remove(&key);
             owner.idle_since_ns = self.now_ns;
         }
-        match entry.kind {
+        match &entry.kind {
+            StateKind::Delegation(held) => self.delegation_ended(key, &entry, held),
             StateKind::Open(open) => {
-                self.released.push((open.fs, entry.file.file));
+                self.released.push((open.fs.clone(), entry.file.file));
                 if let Some(file) = self.files.get_mut(&entry.file) {
                     file.opens.remove(&key);
                 }
-                for lock in open.locks {
-                    self.remove_state(lock);
+                for lock in &open.locks {
+                    self.remove_state(*lock);
                 }
             }
             StateKind::Lock { open } => {
                 let owner = LockOwner::Nfs4(entry.owner);
                 self.locks.release(entry.file.locked(), owner);
-                let open = self.states.get_mut(&open).map(|entry| &mut entry.kind);
+                let open = self.states.get_mut(open).map(|entry| &mut entry.kind);
                 if let Some(StateKind::Open(open)) = open {
                     open.locks.remove(&key);
                 }
             }
-            StateKind::Closed => {}
+            StateKind::Closed | StateKind::Revoked => {}
         }
         self.forget_file_if_idle(&entry.file);
     }
@@ -326,10 +362,19 @@ impl StateTable {
 
     fn forget_file_if_idle(&mut self, file: &FileHandle) {
         let state = self.files.get(file);
-        if state.is_some_and(|state| state.opens.is_empty() && state.outside.is_empty()) {
+        if state.is_some_and(FileState::is_idle) {
             self.files.remove(file);
         }
     }
+}
+
+/// Returns what names a state in its state id.
+fn state_id_other(boot: u32, secret: [u64; 2], key: StateKey) -> [u8; 12] {
+    // Boot number, five bytes of the key, and three that only this start of the server can make.
+    let [b0, b1, b2, b3] = boot.to_be_bytes();
+    let [_, _, _, k0, k1, k2, k3, k4] = key.to_be_bytes();
+    let [t0, t1, t2, ..] = scrambled(secret, key).to_be_bytes();
+    [b0, b1, b2, b3, k0, k1, k2, k3, k4, t0, t1, t2]
 }
 
 /// Returns a number that follows from `value` by the secret: who does not know the secret cannot tell it from others, or from

@@ -66,6 +66,7 @@ impl StateTable {
     /// Opens a file for an owner, or adds to what the owner has it open for.
     pub(crate) fn open(&mut self, request: OpenRequest) -> Result<Opened, Status> {
         let share = request.share;
+        self.check_delegations(&request.file, Some(request.client), share)?;
         // RFC 7530, section 9.9: what the owner itself has denied is denied it, too.
         self.check_share(&request.file, share)?;
         let owner = self.owners.get(&request.owner).ok_or(Status::Delay)?;
@@ -159,6 +160,7 @@ impl StateTable {
         holder: OutsideHolder,
         share: ShareMode,
     ) -> Result<(), Status> {
+        self.check_delegations(file, None, share)?;
         let before = self.unshare_outside(file, &holder);
         if let Err(denied) = self.check_share(file, share) {
             if let Some(before) = before {
@@ -191,8 +193,7 @@ impl StateTable {
         for file in self.files.values_mut() {
             file.outside.retain(|(of, _), _| *of != host);
         }
-        self.files
-            .retain(|_, file| !file.opens.is_empty() || !file.outside.is_empty());
+        self.files.retain(|_, file| !file.is_idle());
     }
 
     /// Returns a client with an open that a share mode conflicts with; one whose lease has run out only if there is no other.
@@ -207,7 +208,8 @@ impl StateTable {
         conflicts.min_by_key(|client| self.is_expired(*client))
     }
 
-    /// Checks that a state allows reading (1) or writing (2), and returns the user that the file was opened as.
+    /// Checks that a state allows reading (1) or writing (2), and returns the user that the file was opened as,
+    /// as far as that is known.
     pub(crate) fn check_access(
         &mut self,
         id: &StateId,
@@ -215,7 +217,7 @@ impl StateTable {
         access: u32,
         client: Option<ClientId>,
         minor: u32,
-    ) -> Result<u32, Status> {
+    ) -> Result<Option<u32>, Status> {
         let (key, entry) = self.find(id, client, minor)?;
         if entry.file != *file {
             return Err(Status::BadStateId);
@@ -223,6 +225,12 @@ impl StateTable {
         let (of, confirmed) = (entry.client, self.is_confirmed(entry.owner));
         let open = match entry.kind {
             StateKind::Lock { open } => open,
+            StateKind::Delegation(_) if access == 1 => {
+                self.renew_quietly(of);
+                // Who opened it is not known here: the caller's permission is checked.
+                return Ok(None);
+            }
+            StateKind::Delegation(_) => return Err(Status::OpenMode),
             _ => key,
         };
         let Some(StateKind::Open(open)) = self.states.get(&open).map(|entry| &entry.kind) else {
@@ -236,7 +244,7 @@ impl StateTable {
         }
         let uid = open.uid;
         self.renew_quietly(of);
-        Ok(uid)
+        Ok(Some(uid))
     }
 
     fn is_confirmed(&self, owner: OwnerId) -> bool {
@@ -363,8 +371,15 @@ impl StateTable {
         Ok(self.state_id(key, sequence))
     }
 
-    /// FREE_STATEID (RFC 8881, section 18.38): a lock state without locks.
+    /// FREE_STATEID (RFC 8881, section 18.38): a lock state without locks, a delegation that was revoked.
     pub(crate) fn free_state(&mut self, id: &StateId, client: ClientId) -> Result<(), Status> {
+        let key = self.key_of(id, 1)?;
+        let revoked =
+            |entry: &StateEntry| entry.client == client && matches!(entry.kind, StateKind::Revoked);
+        if self.states.get(&key).is_some_and(revoked) {
+            self.remove_state(key);
+            return Ok(());
+        }
         let (key, entry) = self.find(id, Some(client), 1)?;
         let owner = entry.owner;
         match entry.kind {

@@ -1,13 +1,13 @@
 //! Sessions (RFC 8881, section 2.10): slots, each with the answer to its last request, so that a request repeated is not run twice.
 
-use super::{ClientId, Principal, StateTable, scrambled};
+use super::back_channel::BackChannel;
+use super::{ClientId, Principal, SessionId, StateTable, scrambled};
+use crate::connection::ClientConnection;
 use crate::limits::{OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::v4::operation::{ChannelLimits, CreateSession, Sequence};
 use crate::v4::status::Status;
 use crate::xdr::Writer;
-
-/// A session's name.
-pub(crate) type SessionId = [u8; 16];
+use std::sync::Arc;
 
 /// Requests of one session under way at once. Linux asks for 64.
 const SLOTS_MAX: u32 = 64;
@@ -15,6 +15,8 @@ const SLOTS_MAX: u32 = 64;
 const CACHED_BYTES_MAX: u32 = 2048;
 /// What all sessions may keep of answers together.
 const ALL_CACHED_BYTES_MAX: usize = 128 << 20;
+/// CREATE_SESSION4_FLAG_CONN_BACK_CHAN.
+const BACK_CHANNEL: u32 = 2;
 /// Sessions of one client. Linux has one, and one more while it replaces it.
 const CLIENT_SESSIONS_MAX: usize = 64;
 /// The smallest request and answer that a channel must have room for, in bytes: SEQUENCE with its envelope.
@@ -42,9 +44,11 @@ struct Slot {
 /// A session.
 #[derive(Debug)]
 pub(super) struct Session {
-    client: ClientId,
+    pub(super) client: ClientId,
     limits: ChannelLimits,
     slots: Vec<Slot>,
+    /// How its client is called, if it can be.
+    pub(super) back: Option<BackChannel>,
 }
 
 /// A slot that is in use by a request.
@@ -54,6 +58,8 @@ pub(crate) struct SlotUse {
     pub(crate) client: ClientId,
     pub(crate) slot: u32,
     pub(crate) highest_slot: u32,
+    /// What SEQUENCE tells the client of its state.
+    pub(crate) flags: u32,
     /// The longest answer, and the longest that is kept, in bytes.
     pub(crate) response_bytes: usize,
     pub(crate) cached_bytes: usize,
@@ -78,6 +84,8 @@ impl StateTable {
         &mut self,
         asked: &CreateSession,
         principal: Principal,
+        connection: Option<&Arc<ClientConnection>>,
+        minor: u32,
     ) -> Result<Vec<u8>, Status> {
         let id = asked.client;
         let now_ns = self.now_ns;
@@ -115,8 +123,18 @@ impl StateTable {
         client.create_sequence = client.create_sequence.wrapping_add(1).max(1);
         self.confirm(id);
         let fore = self.granted(&asked.fore);
-        let session = self.add_session(id, fore);
-        let result = created(&session, asked.sequence, &fore, &asked.back);
+        let back = asked
+            .program
+            .clone()
+            .map(|program| BackChannel::new(program, minor));
+        let session = self.add_session(id, fore, back);
+        let mut flags = 0;
+        if let (true, Some(connection)) = (asked.flags & BACK_CHANNEL != 0, connection)
+            && self.bind_back_channel(&session, connection).is_ok()
+        {
+            flags = BACK_CHANNEL;
+        }
+        let result = created(&session, asked, flags, &fore);
         if let Some(client) = self.clients.get_mut(&id) {
             client.created = Some(result.clone());
         }
@@ -137,7 +155,12 @@ impl StateTable {
         }
     }
 
-    fn add_session(&mut self, client: ClientId, limits: ChannelLimits) -> SessionId {
+    fn add_session(
+        &mut self,
+        client: ClientId,
+        limits: ChannelLimits,
+        back: Option<BackChannel>,
+    ) -> SessionId {
         let mut session = [0; 16];
         let number = self.next_number();
         // Two starts of the server make different ones, and those of others cannot be guessed.
@@ -157,6 +180,7 @@ impl StateTable {
             client,
             limits,
             slots,
+            back,
         };
         self.sessions.insert(session, created);
         session
@@ -182,6 +206,7 @@ impl StateTable {
             client: session.client,
             slot: asked.slot,
             highest_slot: count.saturating_sub(1),
+            flags: 0,
             response_bytes: limit(session.limits.response_bytes),
             cached_bytes: limit(session.limits.cached_bytes),
             cache: asked.cache,
@@ -194,7 +219,7 @@ impl StateTable {
                 Status::SequenceMisordered
             });
         }
-        let outcome = if asked.sequence == slot.sequence.wrapping_add(1) {
+        let mut outcome = if asked.sequence == slot.sequence.wrapping_add(1) {
             if request_bytes > limit(session.limits.request_bytes) {
                 return Err(Status::RequestTooBig);
             }
@@ -214,6 +239,9 @@ impl StateTable {
             return Err(Status::SequenceMisordered);
         };
         self.renew_quietly(slot_use.client);
+        if let SequenceOutcome::Run(slot) | SequenceOutcome::RepeatNotKept(slot) = &mut outcome {
+            slot.flags = self.sequence_flags(slot.client);
+        }
         Ok(outcome)
     }
 
@@ -241,7 +269,12 @@ impl StateTable {
         self.cached_bytes = self.cached_bytes.saturating_sub(reserved(&session.limits));
         if let Some(client) = self.clients.get_mut(&session.client) {
             client.sessions = client.sessions.saturating_sub(1);
+            client.back_sessions.remove(id);
+            client
+                .recalls
+                .extend(session.back.and_then(BackChannel::recalled));
         }
+        self.call_back(session.client);
         Ok(())
     }
 
@@ -262,14 +295,14 @@ fn reserved(limits: &ChannelLimits) -> usize {
 
 fn created(
     session: &SessionId,
-    sequence: u32,
+    asked: &CreateSession,
+    flags: u32,
     fore: &ChannelLimits,
-    back: &ChannelLimits,
 ) -> Vec<u8> {
     let mut w = Writer::with_capacity(96);
-    // No flags: replies do not survive a restart, and nothing is called back.
-    w.opaque_fixed(session).u32(sequence).u32(0);
-    for limits in [fore, back] {
+    // Replies do not survive a restart.
+    w.opaque_fixed(session).u32(asked.sequence).u32(flags);
+    for limits in [fore, &asked.back] {
         w.u32(0)
             .u32(limits.request_bytes)
             .u32(limits.response_bytes)

@@ -118,6 +118,7 @@ async fn credential(user: &str) -> Option<Cred> {
             gid: *first,
             groups: rest.to_vec(),
             opened: false,
+            holder: 0,
         })
     };
     let found = paths::call(Path::new("id"), ask).await.ok().flatten();
@@ -128,6 +129,7 @@ async fn credential(user: &str) -> Option<Cred> {
             gid: uid,
             groups: Vec::new(),
             opened: false,
+            holder: 0,
         })
     })
 }

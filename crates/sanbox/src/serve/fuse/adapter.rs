@@ -37,6 +37,10 @@ const TTL: Duration = Duration::from_secs(1);
 /// Largest write the kernel is to send.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
+/// How long a change waits for clients of NFSv4 to give a file back. Those that do not lose it after their lease, which is shorter
+/// unless it was set to more than 5 minutes.
+const DELEGATED_MAX: Duration = Duration::from_secs(300);
+
 /// Most bytes cloned for one request: the answer counts them in 32 bits. A whole number of blocks of any size.
 const CLONE_BYTES_MAX: u64 = 1 << 30;
 
@@ -59,22 +63,26 @@ impl Adapter {
         }
     }
 
-    /// Runs `work` as a task and hands what it comes to to `answer`.
+    /// Runs `work` as a task and hands what it comes to to `answer`. While clients of NFSv4 give back a file that it changes, it
+    /// is tried again.
     fn run<T, F, Work, Answer>(&self, work: F, answer: Answer)
     where
-        F: FnOnce(Arc<Shared>) -> Work,
+        F: FnOnce(Arc<Shared>) -> Work + Clone + Send + 'static,
         Work: Future<Output = Result<T, FsError>> + Send + 'static,
         Answer: FnOnce(Result<T, FsError>) + Send + 'static,
         T: Send + 'static,
     {
-        let work = work(self.shared.clone());
-        self.runtime.spawn(async move { answer(work.await) });
+        let shared = self.shared.clone();
+        self.runtime.spawn(async move {
+            let outcome = retried(move || work.clone()(shared.clone())).await;
+            answer(outcome);
+        });
     }
 
     /// Runs what makes or finds a file under a name, and answers with its entry.
     fn entry<F, Work>(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry, work: F)
     where
-        F: FnOnce(Arc<Shared>) -> Work,
+        F: FnOnce(Arc<Shared>) -> Work + Clone + Send + 'static,
         Work: Future<Output = Result<(MountedView, Attr), FsError>> + Send + 'static,
     {
         let shared = self.shared.clone();
@@ -118,7 +126,7 @@ impl Adapter {
 
     fn empty<F, Work>(&self, reply: ReplyEmpty, work: F)
     where
-        F: FnOnce(Arc<Shared>) -> Work,
+        F: FnOnce(Arc<Shared>) -> Work + Clone + Send + 'static,
         Work: Future<Output = Result<(), FsError>> + Send + 'static,
     {
         self.run(work, move |outcome| match outcome {
@@ -126,6 +134,28 @@ impl Adapter {
             Err(error) => reply.error(errno(error)),
         });
     }
+}
+
+/// Waits until no client of NFSv4 has a file delegated: those that do lock what they read in their own caches.
+async fn undelegated(shared: &Shared, ino: INodeNo) -> Result<(), FsError> {
+    let (mounted, id) = shared.at(ino.0)?;
+    retried(|| std::future::ready(mounted.fs.check_delegations(id, 0))).await
+}
+
+/// Tries again what a client of NFSv4 is to give back a file for.
+async fn retried<T, Work>(mut work: impl FnMut() -> Work) -> Result<T, FsError>
+where
+    Work: Future<Output = Result<T, FsError>>,
+{
+    let mut outcome = work().await;
+    let mut waited = Duration::ZERO;
+    while matches!(outcome, Err(FsError::Delegated)) && waited < DELEGATED_MAX {
+        let pause = (waited / 4).clamp(Duration::from_millis(5), Duration::from_millis(500));
+        tokio::time::sleep(pause).await;
+        waited += pause;
+        outcome = work().await;
+    }
+    outcome
 }
 
 impl Filesystem for Adapter {
@@ -418,6 +448,9 @@ impl Filesystem for Adapter {
                         return Err(FsError::Access);
                     }
                 }
+                if wanted.contains(Access::MODIFY) {
+                    fs.check_delegations(id, 0)?;
+                }
                 // The file stays until it is closed, even without a name.
                 fs.hold(id).await?;
                 if flags.0 & TRUNCATE != 0 {
@@ -562,7 +595,11 @@ impl Filesystem for Adapter {
         };
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            match shared.locks.set(locker, lock, sleep).await {
+            let mut set = shared.locks.set(locker, lock, sleep).await;
+            if set.is_ok() && lock.is_exclusive() {
+                set = undelegated(&shared, ino).await.map_err(errno);
+            }
+            match set {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(error),
             }

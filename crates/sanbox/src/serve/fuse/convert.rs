@@ -79,6 +79,7 @@ pub(super) fn caller(req: &Request) -> Cred {
             .filter_map(|group| group.parse().ok())
             .collect(),
         opened: false,
+        holder: 0,
     }
 }
 

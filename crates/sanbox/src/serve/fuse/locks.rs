@@ -54,6 +54,10 @@ impl KernelLock {
         process: 0,
     };
 
+    pub(super) fn is_exclusive(self) -> bool {
+        matches!(self.mode(), Ok(LockMode::Exclusive))
+    }
+
     fn range(self) -> Result<ByteRange, Errno> {
         let last = if self.last >= OFFSET_MAX {
             u64::MAX

@@ -1,0 +1,53 @@
+//! A connection of a client, as far as the server sends calls of its own by it (RFC 8881, section 2.10.3.1: the back channel).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A connection of a client. It ends when the last clone of its `Arc` is dropped by who carries it.
+pub struct ClientConnection {
+    send: Box<dyn Fn(Vec<u8>) -> bool + Send + Sync>,
+    called_back: AtomicBool,
+}
+
+impl std::fmt::Debug for ClientConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientConnection").finish_non_exhaustive()
+    }
+}
+
+impl ClientConnection {
+    /// Returns a connection. `send` takes an RPC message without its record mark that is to be sent to the client, and returns
+    /// at once, false where it cannot be taken.
+    #[must_use]
+    pub fn new(send: impl Fn(Vec<u8>) -> bool + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            send: Box::new(send),
+            called_back: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns whether calls may be sent by it: until its client asked for that there are none.
+    #[must_use]
+    pub fn is_called_back(&self) -> bool {
+        self.called_back.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a session of the client has its back channel here.
+    pub(crate) fn call_back(&self) {
+        self.called_back.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn send(&self, message: Vec<u8>) -> bool {
+        (self.send)(message)
+    }
+}
+
+/// Where a call came from.
+#[derive(Clone, Copy)]
+pub(crate) struct CallOrigin<'a> {
+    /// By which the client can be called back.
+    pub(crate) connection: Option<&'a Arc<ClientConnection>>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+}

@@ -1,0 +1,243 @@
+//! Files that clients read from their own caches without asking (read delegations), and changes of such files by others, which are
+//! refused until the clients have given them back.
+//!
+//! A delegation is given, and every change begins, on the pool's thread with the file's lock held, so the later of the two sees
+//! the earlier one. A delegation ends on any thread. A change of a file costs one load while no file of its group is delegated.
+//! What a holder is, how it is called and how long it may take is known to who delegates.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{FsError, FsResult, LockedFile, Timestamp};
+
+/// Groups of files whose delegations are counted together.
+const GROUPS: usize = 1024;
+
+/// Has a delegation recalled, or revoked at once where what it was about is gone. Called by any thread that holds no lock of this
+/// table; it must not wait.
+pub type DelegationRecall = Arc<dyn Fn(LockedFile, u64, Recalled) + Send + Sync>;
+
+/// Why a delegation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recalled {
+    /// Another client wants to change the file, and waits until it is given back.
+    ForChange,
+    /// The file is no longer what it was (a rollback, a receive): nothing waits.
+    Replaced,
+}
+
+/// A file as one client has it delegated.
+#[derive(Clone)]
+pub struct Delegation {
+    /// The client, by a number that is not 0: changes made by itself ([`Cred::holder`](crate::Cred::holder)) are not in its way.
+    pub holder: u64,
+    /// If the file was changed at this time or later, it is not delegated.
+    pub unchanged_since: Option<Timestamp>,
+    /// How the client is made to give it back.
+    pub recall: DelegationRecall,
+}
+
+/// The holders of a file.
+#[derive(Default)]
+struct DelegatedFile {
+    holders: BTreeMap<u64, FileHolder>,
+}
+
+struct FileHolder {
+    recall: DelegationRecall,
+    /// A change was refused: the holder knows, and there is no further one.
+    recalled: bool,
+}
+
+/// The delegated files of a pool.
+pub struct FileDelegations {
+    groups: [AtomicU32; GROUPS],
+    files: Mutex<BTreeMap<LockedFile, DelegatedFile>>,
+}
+
+impl Default for FileDelegations {
+    fn default() -> Self {
+        Self {
+            groups: [const { AtomicU32::new(0) }; GROUPS],
+            files: Mutex::default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for FileDelegations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileDelegations").finish_non_exhaustive()
+    }
+}
+
+impl FileDelegations {
+    fn group(&self, file: LockedFile) -> &AtomicU32 {
+        let mixed = (file.fs ^ file.file.object).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let index = usize::try_from(mixed >> 40).unwrap_or(0);
+        &self.groups[index % GROUPS]
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<LockedFile, DelegatedFile>> {
+        // Entries are whole: a panic elsewhere leaves none half made.
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a delegation; false, and nothing is noted, while the file is being recalled.
+    pub(crate) fn give(&self, file: LockedFile, delegation: &Delegation) -> bool {
+        let mut files = self.files();
+        let entry = files.entry(file).or_default();
+        if entry.holders.values().any(|holder| holder.recalled) {
+            return false;
+        }
+        let holder = FileHolder {
+            recall: Arc::clone(&delegation.recall),
+            recalled: false,
+        };
+        if entry.holders.insert(delegation.holder, holder).is_none() {
+            self.group(file).fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Ends a delegation, if there is one.
+    pub fn give_back(&self, file: LockedFile, holder: u64) {
+        let mut files = self.files();
+        let Some(entry) = files.get_mut(&file) else {
+            return;
+        };
+        if entry.holders.remove(&holder).is_some() {
+            self.group(file).fetch_sub(1, Ordering::Relaxed);
+        }
+        if entry.holders.is_empty() {
+            files.remove(&file);
+        }
+    }
+
+    /// Checks that a file may be changed for `holder` (0: for a client that can hold nothing). Those who have it delegated are
+    /// made to give it back, with the first change that is refused.
+    ///
+    /// # Errors
+    /// [`FsError::Delegated`].
+    pub fn check_change(&self, file: LockedFile, holder: u64) -> FsResult<()> {
+        // Who gave a file back may be seen late: then the table is looked at in vain.
+        if self.group(file).load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut files = self.files();
+        let Some(entry) = files.get_mut(&file) else {
+            return Ok(());
+        };
+        if entry.holders.keys().all(|of| *of == holder) {
+            return Ok(());
+        }
+        let mut recalls = Vec::new();
+        for (of, held) in entry.holders.iter_mut().filter(|(of, _)| **of != holder) {
+            if !std::mem::replace(&mut held.recalled, true) {
+                recalls.push((*of, Arc::clone(&held.recall)));
+            }
+        }
+        drop(files);
+        for (of, recall) in recalls {
+            recall(file, of, Recalled::ForChange);
+        }
+        Err(FsError::Delegated)
+    }
+
+    /// Has all delegations of a file system revoked: its files were replaced.
+    pub fn revoke_all(&self, fs: u64) {
+        let files = self.files();
+        let of_fs = files.iter().filter(|(file, _)| file.fs == fs);
+        let recalls: Vec<_> = of_fs
+            .flat_map(|(file, entry)| entry.holders.iter().map(|held| (*file, held)))
+            .map(|(file, (of, held))| (file, *of, Arc::clone(&held.recall)))
+            .collect();
+        drop(files);
+        for (file, of, recall) in recalls {
+            recall(file, of, Recalled::Replaced);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FileId;
+
+    fn file(object: u64) -> LockedFile {
+        let generation = 3;
+        LockedFile {
+            fs: 1,
+            file: FileId { object, generation },
+        }
+    }
+
+    type Calls = Arc<Mutex<Vec<(u64, u64, Recalled)>>>;
+
+    fn delegation(holder: u64, calls: &Calls) -> Delegation {
+        let calls = Arc::clone(calls);
+        Delegation {
+            holder,
+            unchanged_since: None,
+            recall: Arc::new(move |file, of, why| {
+                let mut calls = calls.lock().expect("no panic");
+                calls.push((file.file.object, of, why));
+            }),
+        }
+    }
+
+    fn taken(calls: &Calls) -> Vec<(u64, u64, Recalled)> {
+        std::mem::take(&mut calls.lock().expect("no panic"))
+    }
+
+    #[test]
+    fn a_change_is_refused_until_all_others_have_given_the_file_back() {
+        let (files, calls) = (FileDelegations::default(), Calls::default());
+        assert!(files.give(file(2), &delegation(7, &calls)));
+        assert!(files.check_change(file(2), 7).is_ok(), "its own");
+        assert!(files.check_change(file(3), 0).is_ok(), "another file");
+        assert!(files.give(file(2), &delegation(8, &calls)));
+        assert_eq!(files.check_change(file(2), 7), Err(FsError::Delegated));
+        assert_eq!(taken(&calls), [(2, 8, Recalled::ForChange)]);
+        assert_eq!(files.check_change(file(2), 7), Err(FsError::Delegated));
+        assert!(taken(&calls).is_empty(), "recalled once");
+        assert!(
+            !files.give(file(2), &delegation(9, &calls)),
+            "it is recalled"
+        );
+        files.give_back(file(2), 8);
+        files.give_back(file(2), 8);
+        assert!(files.check_change(file(2), 7).is_ok());
+        files.give_back(file(2), 7);
+        assert!(files.check_change(file(2), 0).is_ok());
+        assert!(files.files().is_empty());
+        assert!(
+            files
+                .groups
+                .iter()
+                .all(|group| group.load(Ordering::Relaxed) == 0)
+        );
+    }
+
+    #[test]
+    fn a_holder_that_its_own_change_spared_is_recalled_for_a_strangers() {
+        let (files, calls) = (FileDelegations::default(), Calls::default());
+        assert!(files.give(file(2), &delegation(7, &calls)));
+        assert!(files.give(file(2), &delegation(8, &calls)));
+        assert_eq!(files.check_change(file(2), 7), Err(FsError::Delegated));
+        files.give_back(file(2), 8);
+        assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
+        let all = [(2, 8, Recalled::ForChange), (2, 7, Recalled::ForChange)];
+        assert_eq!(taken(&calls), all);
+    }
+
+    #[test]
+    fn files_of_a_file_system_that_was_replaced_are_revoked() {
+        let (files, calls) = (FileDelegations::default(), Calls::default());
+        assert!(files.give(file(2), &delegation(7, &calls)));
+        files.revoke_all(9);
+        assert!(taken(&calls).is_empty());
+        files.revoke_all(1);
+        assert_eq!(taken(&calls), [(2, 7, Recalled::Replaced)]);
+    }
+}
