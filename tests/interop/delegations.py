@@ -1,7 +1,8 @@
 """A client of NFSv4.1 (pynfs') has files delegated, and every other way to a file changes one: the change is not made before the
 client has given the file back.
 
-usage: delegations.py PYNFS HOST PORT SHARE MOUNT ROLLBACK
+usage: delegations.py PYNFS HOST PORT SHARE MOUNT FILE            changes of all kinds; what is delegated at the end is in FILE
+       delegations.py PYNFS HOST PORT SHARE MOUNT FILE ROLLBACK   behind a restart of the server: what may be reclaimed, and is not
 MOUNT is where the share is mounted by FUSE, or nothing; ROLLBACK is a command that rolls it back.
 """
 
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 
-PYNFS, HOST, PORT, SHARE, MOUNT, ROLLBACK = sys.argv[1:]
+PYNFS, HOST, PORT, SHARE, MOUNT, FILE = sys.argv[1:7]
 os.chdir(os.path.join(PYNFS, "nfs4.1"))
 sys.path[0:0] = [os.getcwd()]
 import use_local  # noqa: F401  (pynfs' own paths)
@@ -59,11 +60,14 @@ def opaque(data):
 class Holder:
     """A client that reads from its cache."""
 
-    def __init__(self, name):
+    def __init__(self, name, reclaims=False):
         self.client = nfs4client.NFS4Client(HOST.encode(), int(PORT), 1)
         self.client.set_cred(rpc.security.AuthSys().init_cred(uid=0, gid=0, name=b"here"))
         self.recalled = threading.Event()
-        self.session = self.client.new_client_session(name)
+        if reclaims:
+            self.session = self.client.new_client(name).create_session()
+        else:
+            self.session = self.client.new_client_session(name)
         self.session.client.cb_pre_hook(OP_CB_RECALL, self.recall)
         self.path = [p.encode() for p in SHARE.split("/") if p]
 
@@ -79,6 +83,9 @@ class Holder:
     def make(self, name):
         path = self.path + [name]
         made = environment.create_file(self.session, name, path, access=OPEN4_SHARE_ACCESS_BOTH)
+        while made.status == NFS4ERR_GRACE:  # others may reclaim
+            time.sleep(1)
+            made = environment.create_file(self.session, name, path, access=OPEN4_SHARE_ACCESS_BOTH)
         environment.check(made)
         handle, state = made.resarray[-1].object, made.resarray[-2].stateid
         environment.check(self.compound([op.putfh(handle), op.write(state, 0, FILE_SYNC4, b"before")]))
@@ -98,6 +105,15 @@ class Holder:
         environment.check(found)
         attrs = found.resarray[-1].obj_attributes
         return found.resarray[-2].data, attrs[FATTR4_NUMLINKS], attrs[FATTR4_MODE]
+
+    def reclaim(self, handle):
+        """Opens a file as it was before the server was restarted; returns what is delegated."""
+        access = 1 | OPEN4_SHARE_ACCESS_WANT_READ_DELEG
+        opened = environment.open_file(
+            self.session, b"again", handle, access=access, claim_type=CLAIM_PREVIOUS, want_deleg=True, deleg_type=OPEN_DELEGATE_READ
+        )
+        environment.check(opened)
+        return opened.resarray[-2].delegation
 
     def give_back(self, handle, state):
         environment.check(self.compound([op.putfh(handle), op.delegreturn(state)]))
@@ -182,16 +198,41 @@ def main():
     environment.check(holder.compound([op.putfh(handle), op.setattr(state, {FATTR4_MODE: 0o640})]))
     assert not holder.recalled.is_set(), "recalled for its own change"
     print("a client's own change: not recalled", flush=True)
-    if ROLLBACK:
-        subprocess.run(ROLLBACK, shell=True, check=True)
-        status = holder.compound([op.test_stateid([state])]).resarray[-1].tsr_status_codes[0]
-        assert status == NFS4ERR_DELEG_REVOKED, f"a rollback: {status}"
-        print("a rollback: revoked", flush=True)
-    os._exit(0)
+    with open(FILE, "w") as handles:
+        for name in (b"kept", b"changed"):
+            handles.write(holder.make(name)[0].hex() + "\n")
+
+
+def restarted(rollback):
+    with open(FILE) as handles:
+        kept, changed = (bytes.fromhex(line) for line in handles)
+    three = V3()
+    assert three.call(7, opaque(changed) + struct.pack(">QII", 0, 5, 2) + opaque(b"after")) == 0
+    holder = Holder(b"holder", reclaims=True)
+    assert holder.reclaim(changed).delegation_type in (OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT)
+    delegation = holder.reclaim(kept)
+    assert delegation.delegation_type == OPEN_DELEGATE_READ, f"a restart: {delegation}"
+    environment.check(holder.compound([op.reclaim_complete(False)]))
+    state = delegation.read.stateid
+    mode = opaque(kept) + struct.pack(">IIIIIIII", 1, 0o600, 0, 0, 0, 0, 0, 0)
+    assert three.call(2, mode) == JUKEBOX and holder.recalled.wait(5)
+    holder.give_back(kept, state)
+    assert three.call(2, mode) == 0
+    print("a restart: what was not changed since is reclaimed, and what was is not", flush=True)
+    state = holder.make(b"last")[1]
+    subprocess.run(rollback, shell=True, check=True)
+    status = holder.compound([op.test_stateid([state])]).resarray[-1].tsr_status_codes[0]
+    assert status == NFS4ERR_DELEG_REVOKED, f"a rollback: {status}"
+    print("a rollback: revoked", flush=True)
 
 
 try:
-    main()
+    if sys.argv[7:]:
+        restarted(sys.argv[7])
+    else:
+        main()
+    sys.stdout.flush()
+    os._exit(0)
 except BaseException as error:
     print(f"delegations: {error!r}", file=sys.stderr, flush=True)
     os._exit(1)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Read delegations of NFSv4.1: whoever else changes a delegated file, by NFSv3, NFSv4.1 or a mount by FUSE, waits until it is given back; a
-# rollback revokes it. The holder is pynfs' client.
+# Read delegations of NFSv4.1: changes of a delegated file by NFSv3, by other clients of NFSv4.1 and by a mount wait until it is given
+# back; a server that was killed gives back what was not changed since; a rollback revokes. The holder is pynfs' client.
 #
 #   PYNFS=CHECKOUT tests/interop/delegations.sh        (a checkout as nfs4.sh wants it)
 set -euo pipefail
@@ -16,8 +16,18 @@ sanbox zfs snapshot tank/share@before
 serve --mount
 mount=
 if mountpoint -q "$w/mnt"; then mount=$w/mnt; else echo "SKIPPED interop $name: no mount by FUSE" >&2; fi
-timeout 120 "$python" "$here/delegations.py" "$PYNFS" 127.0.0.1 "$port" "$w/mnt" "$mount" \
-  "'$w/bin/zfs' rollback -r tank/share@before" >"$w/out" 2>"$w/err" || { cat "$w/out"; tail -5 "$w/err" >&2; fail "a way that does not wait"; }
-cat "$w/out"
+check() {
+  timeout 120 "$python" "$here/delegations.py" "$PYNFS" 127.0.0.1 "$port" "$w/mnt" "$mount" "$w/handles" "$@" >"$w/out" 2>"$w/err" ||
+    { cat "$w/out"; tail -5 "$w/err" >&2; fail "a change that does not wait, or waits in vain"; }
+  cat "$w/out"
+}
+check
+# What is replayed from the intent log counts as changed since.
+sanbox zpool sync tank
+{ kill -9 $pid; wait $pid; } 2>/dev/null || true
+[ -z "$mount" ] || umount -l "$w/mnt" 2>/dev/null || true
+: >"$w/log"
+serve --mount
+check "'$w/bin/zfs' rollback -r tank/share@before"
 stop
 judge tank
