@@ -189,13 +189,7 @@ impl SyncContext {
                 .write_later(self.txg, data, form, &props, self.policy.second_level)
                 .await
         };
-        let new = written.map_err(|source| match source {
-            zio::ZioError::NoSpace { .. } => DmuError::NoSpace,
-            source => DmuError::Write {
-                objset: self.objset,
-                source: std::sync::Arc::new(source),
-            },
-        })?;
+        let new = written.map_err(|source| self.write_error(source))?;
         if props.unless_equal == Some(new) {
             return Ok((new, 0));
         }
@@ -227,6 +221,16 @@ impl SyncContext {
         }
         self.effects.push(true, &new);
         Ok((new, used))
+    }
+
+    fn write_error(&self, source: zio::ZioError) -> DmuError {
+        match source {
+            zio::ZioError::NoSpace { .. } => DmuError::NoSpace,
+            source => DmuError::Write {
+                objset: self.objset,
+                source: std::sync::Arc::new(source),
+            },
+        }
     }
 
     pub(crate) fn signed_dsize(&self, bp: &BlockPointer) -> i64 {
