@@ -102,7 +102,11 @@ pub fn trap(message: &Message, context: &TrapContext<'_>) -> Vec<u8> {
 }
 
 fn cut(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 fn binding(name: &[u32], value: Vec<u8>) -> Vec<u8> {

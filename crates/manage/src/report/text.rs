@@ -43,7 +43,9 @@ pub fn text(report: &Report) -> String {
         [] => told.push_str("Nothing is wrong.\n"),
         open => {
             told.push_str("What is wrong:\n");
-            open.iter().for_each(|alert| tell_alert(&mut told, alert));
+            for alert in open {
+                tell_alert(&mut told, alert);
+            }
         }
     }
     told.push_str("\nPools:\n");

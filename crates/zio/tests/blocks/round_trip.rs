@@ -201,24 +201,21 @@ fn equal_bytes_are_not_written_again() {
             let old = world.write(10, &data, &props).await;
             let again = WriteProps {
                 unless_equal: Some(old),
-                ..props.clone()
+                ..props
             };
             let kept = world.write(11, &data, &again).await;
             assert_eq!(kept == old, checksum.is_cryptographic(), "{checksum:?}");
             let other = world.write(11, &noise(8192, 2), &again).await;
             assert_ne!(other.dvas(), old.dvas());
             for other in [
-                WriteProps {
-                    copies: 2,
-                    ..again.clone()
-                },
+                WriteProps { copies: 2, ..again },
                 WriteProps {
                     checksum: ChecksumKind::FLETCHER4,
-                    ..again.clone()
+                    ..again
                 },
                 WriteProps {
                     unless_equal: Some(BlockPointer::HOLE),
-                    ..again.clone()
+                    ..again
                 },
             ] {
                 let written = world.write(11, &data, &other).await;
