@@ -76,7 +76,8 @@ impl StateTable {
     pub(crate) fn begin_delegation(&mut self, request: DelegationRequest) -> Option<StateKey> {
         let client = self.clients.get(&request.client)?;
         if request.file.snapshot.is_some()
-            || client.delegations >= CLIENT_DELEGATIONS_MAX
+            // Those that were revoked are kept until the client frees them.
+            || client.delegations + client.revoked >= CLIENT_DELEGATIONS_MAX
             || self.delegations.held >= DELEGATIONS_MAX as u64
             || self.pauses.contains_key(&request.file)
             || !self.can_be_called(request.client)

@@ -327,3 +327,16 @@ fn answers_that_make_no_sense_are_harmless() {
     }
     assert!(one.taken().len() > 1, "asked again");
 }
+
+#[test]
+fn a_client_that_frees_nothing_is_given_no_more_than_it_may_have() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let mut given = 0;
+    for object in 0..2 * super::CLIENT_DELEGATIONS_MAX as u64 {
+        given += usize::from(one.delegate(&mut table, object).is_some());
+        table.recall_file(file(object).locked(), one.id, Recalled::Replaced);
+    }
+    assert_eq!(given, super::CLIENT_DELEGATIONS_MAX);
+    assert_eq!(table.states.len(), super::CLIENT_DELEGATIONS_MAX);
+}
