@@ -1,9 +1,9 @@
 //! Builds every test once and runs what was built: several test binaries at a time, quick ones first.
 //!
 //! `cargo test` runs one binary after another, so a binary whose tests wait (for a daemon, a timeout, a client) leaves the
-//! machine idle. Here every binary and every campaign of the simulator is a job, as many jobs run as there are processors, and the tests
-//! of the programs, which wait most of their time, beside them. The output of each is kept, and is shown where something failed.
-//! Afterwards: the seconds of every job, the slowest tests, what was skipped and why, and a last line with nothing but the counts.
+//! machine idle. Here every binary and every campaign of the simulator is a job, as many jobs run as there are processors, the
+//! output of each is kept, and is shown where something failed. Afterwards: the seconds of every job, the slowest tests, what was
+//! skipped and why, and a last line with nothing but the counts.
 //!
 //! It does not know what a test means, nor how long it may take.
 
@@ -21,19 +21,16 @@ usage: cargo xtask test [unit] [sim] [system] [--seeds N] [--jobs N]
   unit     the tests of the crates
   sim      the tests of the simulator, and campaigns of N seeds (40) and fewer
   system   the tests of the programs
-Without a word: all of them, the last beside the others.
+Without a word: all of them, in this order.
 ";
 
 /// How many of the slowest tests are named.
 const SLOWEST: usize = 20;
 
-/// Tests of the programs at once, for each job that runs beside them: each keeps a processor busy for less than half of its time.
-const SYSTEM_TESTS_PER_JOB: usize = 2;
-
 /// Seeds of the mixed campaign and of the fault campaign.
 const SEEDS: u64 = 40;
 
-/// The part of the tests that a job belongs to.
+/// The part of the tests that a job belongs to, in the order in which they begin.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Part {
     Unit,
@@ -194,20 +191,15 @@ fn build(root: &Path, options: &Options) -> Result<(Vec<Job>, PathBuf)> {
         let target = message["target"]["name"].as_str().unwrap_or_default();
         let part = Part::of_package(&package);
         if options.parts.contains(&part) {
-            // Shows what passing tests print, for the skips, and the seconds of each test.
-            let mut arguments = ["-Z", "unstable-options", "--report-time", "--show-output"]
-                .map(str::to_owned)
-                .to_vec();
-            if part == Part::System {
-                let threads = options.jobs * SYSTEM_TESTS_PER_JOB;
-                arguments.push(format!("--test-threads={threads}"));
-            }
             jobs.push(Job {
                 part,
                 name: format!("{package}/{target}"),
                 program,
                 folder: folder.to_path_buf(),
-                arguments,
+                // Shows what passing tests print, for the skips, and the seconds of each test.
+                arguments: ["-Z", "unstable-options", "--report-time", "--show-output"]
+                    .map(str::to_owned)
+                    .to_vec(),
                 seeds: None,
             });
         }
@@ -283,25 +275,25 @@ fn campaigns(root: &Path, programs: &Path, seeds: u64) -> Vec<Job> {
         .collect()
 }
 
-/// Runs all jobs, `at_once` of them beside each other, and beside these the tests of the programs, one binary after another.
+/// Runs all jobs, `at_once` of them beside each other.
 fn run_all(jobs: Vec<Job>, at_once: usize) -> Result<Vec<Report>> {
-    let (system, others): (VecDeque<Job>, VecDeque<Job>) =
-        jobs.into_iter().partition(|job| job.part == Part::System);
-    let (system, others) = (Mutex::new(system), Mutex::new(others));
-    let work = |waiting: &Mutex<VecDeque<Job>>| -> Result<Vec<Report>> {
-        let take = || {
-            let mut jobs = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            jobs.pop_front()
-        };
-        let mut reports = Vec::new();
-        while let Some(job) = take() {
-            reports.push(run_one(&job)?);
-        }
-        Ok(reports)
+    let waiting = Mutex::new(VecDeque::from(jobs));
+    let take = || {
+        let mut jobs = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.pop_front()
     };
     std::thread::scope(|scope| {
-        let mut workers = vec![scope.spawn(|| work(&system))];
-        workers.extend((0..at_once).map(|_| scope.spawn(|| work(&others))));
+        let workers: Vec<_> = (0..at_once)
+            .map(|_| {
+                scope.spawn(|| -> Result<Vec<Report>> {
+                    let mut reports = Vec::new();
+                    while let Some(job) = take() {
+                        reports.push(run_one(&job)?);
+                    }
+                    Ok(reports)
+                })
+            })
+            .collect();
         let mut reports = Vec::new();
         for worker in workers {
             reports.extend(worker.join().expect("workers do not panic")?);

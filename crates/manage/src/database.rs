@@ -7,13 +7,15 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
 /// How long a caller waits.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Such waits for what is to be done yet as the process ends.
+const SETTLE_TRIES: usize = 5;
 /// How long a start waits for the database to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls that wait for the thread.
@@ -180,6 +182,18 @@ impl Database {
         let _ = self.queue.try_send(Box::new(move |connection| {
             let _ = work(connection);
         }));
+    }
+
+    /// Waits until all that was given before is done, 15 s at most: as the process ends, so that what was recorded is kept.
+    pub async fn settle(&self) {
+        for _ in 0..SETTLE_TRIES {
+            let began = Instant::now();
+            if self.call(|_| Ok(())).await.is_ok() {
+                return;
+            }
+            // Where the queue is full there is no waiting for an answer.
+            tokio::time::sleep(CALL_TIMEOUT.saturating_sub(began.elapsed())).await;
+        }
     }
 
     /// Notes when something of this name was done, in seconds since 1970; dropped when too much waits.
@@ -374,5 +388,25 @@ mod tests {
         assert!(began.elapsed() < 2 * CALL_TIMEOUT);
         drop(free);
         assert_eq!(count(&database).await, 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_recorded_is_kept_as_the_process_ends() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (database, _) = Database::open(directory.path().join("state.db"))
+            .await
+            .expect("made");
+        // A disk that is slower than a call waits.
+        database.record(|_| {
+            std::thread::sleep(CALL_TIMEOUT + Duration::from_secs(1));
+            Ok(())
+        });
+        let (kept, is_kept) = std::sync::mpsc::channel();
+        database.record(move |_| {
+            let _ = kept.send(());
+            Ok(())
+        });
+        database.settle().await;
+        assert_eq!(is_kept.try_recv(), Ok(()));
     }
 }

@@ -230,6 +230,9 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     metrics.inspect(|task| task.abort());
     let closed = close_pools(&appliance).await;
     keeping.abort();
+    if let Some(api) = appliance.api() {
+        api.accounts.database().settle().await;
+    }
     closed?;
     appliance.state().mark_ended();
     tracing::info!(target: SANBOX, "ended");
