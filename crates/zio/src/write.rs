@@ -109,15 +109,13 @@ impl BlockStore {
             psize > 0 && psize <= lsize,
             "a block of {lsize} bytes is not stored as {psize}"
         );
-        if let Some(old) = props
-            .unless_equal
-            .filter(|old| self.is_unchanged(old, &stored, props))
-        {
-            self.count(|stats| stats.unchanged += 1);
-            return Ok((old, None));
-        }
+        let unchanged = props.unless_equal;
+        let unchanged = unchanged.filter(|old| self.is_unchanged(old, &stored, props));
         let room = (later, room);
-        let bp = if props.dedup.is_some() {
+        let bp = if let Some(old) = unchanged {
+            self.count(|stats| stats.unchanged += 1);
+            old
+        } else if props.dedup.is_some() {
             let writing = self.write_deduplicated(txg, &logical, &stored, props, protection, room);
             Box::pin(writing).await?
         } else {
