@@ -2,15 +2,15 @@
 # Everything else is a part of one of them, or a heavier look at the same code.
 
 CARGO ?= cargo
-SEEDS ?= 40
 BENCH_DIR ?= /var/tmp
-TEST = $(CARGO) xtask test --seeds $(SEEDS)
+TEST = $(CARGO) xtask test $(if $(SEEDS),--seeds $(SEEDS))
 
-.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity bench-codec clean
+.PHONY: help run build oracles lint test test-long test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity bench-codec clean
 
 help:
 	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
 	@echo 'make test       lint, unit, simulated and whole-system tests (installs zdb and friends when root)'
+	@echo 'make test-long  the same, with the tests that take long (adds ~30 minutes)'
 	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes),'
 	@echo '               pjdfstest, a full pool, a directory of a million names'
 	@echo 'make test-sim   SEEDS=n simulated power cuts, and as many of disks that fail'
@@ -38,6 +38,10 @@ lint:
 # One command for all the tests, so that they are built once, run beside each other and are counted in one line.
 test: oracles lint
 	$(TEST)
+
+# The tests that `make test` leaves out and names, too, and more seeds: before each release, and after a change of what they test.
+test-long: oracles lint
+	$(TEST) --long
 
 test-unit:
 	$(TEST) unit

@@ -3,9 +3,12 @@
 //! `cargo test` runs one binary after another, so a binary whose tests wait (for a daemon, a timeout, a client) leaves the
 //! machine idle. Here every binary and every campaign of the simulator is a job, as many jobs run as there are processors, the
 //! output of each is kept, and is shown where something failed. Afterwards: the seconds of every job, the slowest tests, what was
-//! skipped and why, and a last line with nothing but the counts.
+//! skipped or left out and why, and a last line with nothing but the counts.
 //!
-//! It does not know what a test means, nor how long it may take.
+//! A test that takes long has `#[ignore = "long: …"]`, and runs with `--long` only. The seconds of each test are in `test-seconds`
+//! beside the programs, from which it is seen what should have that mark.
+//!
+//! It does not know what a test means.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::VecDeque;
@@ -16,11 +19,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) const USAGE: &str = "\
-usage: cargo xtask test [unit] [sim] [system] [--seeds N] [--jobs N]
+usage: cargo xtask test [unit] [sim] [system] [--long] [--seeds N] [--jobs N]
 
   unit     the tests of the crates
-  sim      the tests of the simulator, and campaigns of N seeds (40) and fewer
+  sim      the tests of the simulator, and campaigns of N seeds (16; with --long 40) and fewer
   system   the tests of the programs
+  --long   also the tests that take long, which are left out otherwise, and said so
 Without a word: all of them, in this order.
 ";
 
@@ -28,7 +32,8 @@ Without a word: all of them, in this order.
 const SLOWEST: usize = 20;
 
 /// Seeds of the mixed campaign and of the fault campaign.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 16;
+const SEEDS_LONG: u64 = 40;
 
 /// The part of the tests that a job belongs to, in the order in which they begin.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -51,6 +56,7 @@ impl Part {
 #[derive(Clone, Debug)]
 struct Options {
     parts: Vec<Part>,
+    long: bool,
     seeds: u64,
     jobs: usize,
 }
@@ -104,6 +110,8 @@ struct Report {
     times: Vec<(String, f64)>,
     /// What was not judged, and why.
     skips: Vec<String>,
+    /// The tests that were not run, and why.
+    left_out: Vec<String>,
 }
 
 /// Builds and runs what the arguments name.
@@ -123,6 +131,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
     ensure!(!jobs.is_empty(), "no test was built");
     let tested = Instant::now();
     let reports = run_all(jobs, options.jobs)?;
+    write_seconds(&reports, &target.join("test-seconds"))?;
     let counts = summary(&reports, tested.elapsed());
     println!("{counts}");
     ensure!(counts.failed == 0, "{} tests failed", counts.failed);
@@ -132,7 +141,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
 fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options {
         parts: Vec::new(),
-        seeds: SEEDS,
+        long: false,
+        seeds: 0,
         jobs: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
     };
     let mut words = arguments.iter();
@@ -142,6 +152,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
             "unit" => options.parts.push(Part::Unit),
             "sim" => options.parts.push(Part::Sim),
             "system" => options.parts.push(Part::System),
+            "--long" => options.long = true,
             "--seeds" => options.seeds = number().context("--seeds needs a number")?,
             "--jobs" => {
                 let jobs = number().context("--jobs needs a number")?;
@@ -152,6 +163,9 @@ fn parse(arguments: &[String]) -> Result<Options> {
     }
     if options.parts.is_empty() {
         options.parts = vec![Part::Unit, Part::Sim, Part::System];
+    }
+    if options.seeds == 0 {
+        options.seeds = if options.long { SEEDS_LONG } else { SEEDS };
     }
     Ok(options)
 }
@@ -190,16 +204,18 @@ fn build(root: &Path, options: &Options) -> Result<(Vec<Job>, PathBuf)> {
         let package = folder.file_name().unwrap_or_default().to_string_lossy();
         let target = message["target"]["name"].as_str().unwrap_or_default();
         let part = Part::of_package(&package);
+        // Shows what passing tests print, for the skips, and the seconds of each test.
+        let mut arguments = vec!["-Z", "unstable-options", "--report-time", "--show-output"];
+        if options.long {
+            arguments.push("--include-ignored");
+        }
         if options.parts.contains(&part) {
             jobs.push(Job {
                 part,
                 name: format!("{package}/{target}"),
                 program,
                 folder: folder.to_path_buf(),
-                // Shows what passing tests print, for the skips, and the seconds of each test.
-                arguments: ["-Z", "unstable-options", "--report-time", "--show-output"]
-                    .map(str::to_owned)
-                    .to_vec(),
+                arguments: arguments.into_iter().map(str::to_owned).collect(),
                 seeds: None,
             });
         }
@@ -347,6 +363,10 @@ fn report_of_tests(text: &str) -> Report {
                 Some((name, outcome)) => {
                     report.counts.passed += u64::from(outcome.starts_with("ok"));
                     report.counts.failed += u64::from(outcome.starts_with("FAILED"));
+                    if let Some(why) = outcome.strip_prefix("ignored") {
+                        let why = why.trim_start_matches([',', ' ']);
+                        report.left_out.push(format!("{name}: {why}"));
+                    }
                     if let Some(seconds) = seconds(outcome) {
                         report.times.push((name.to_owned(), seconds));
                     }
@@ -395,6 +415,20 @@ fn report_of_campaign(text: &str, seeds: u64) -> Report {
     }
 }
 
+/// Writes the seconds of every test, one a line.
+fn write_seconds(reports: &[Report], file: &Path) -> Result<()> {
+    let lines: Vec<String> = reports
+        .iter()
+        .flat_map(|report| {
+            let line = |(test, seconds): &(String, f64)| {
+                format!("{seconds:.3}\t{}\t{test}\n", report.name)
+            };
+            report.times.iter().map(line)
+        })
+        .collect();
+    std::fs::write(file, lines.concat()).with_context(|| format!("write {}", file.display()))
+}
+
 /// Prints the seconds of the jobs, the slowest tests and the skips; returns the sum of the counts.
 fn summary(reports: &[Report], wall: Duration) -> Counts {
     let mut slowest: Vec<(f64, String)> = Vec::new();
@@ -410,6 +444,15 @@ fn summary(reports: &[Report], wall: Duration) -> Counts {
     for report in reports {
         for skip in &report.skips {
             println!("{} {skip}", report.name);
+        }
+    }
+    let left_out: usize = reports.iter().map(|report| report.left_out.len()).sum();
+    if left_out > 0 {
+        println!("left out, {left_out} tests that `make test-long` runs:");
+    }
+    for report in reports {
+        for test in &report.left_out {
+            println!("  {} {test}", report.name);
         }
     }
     let sum: f64 = reports.iter().map(|r| r.wall.as_secs_f64()).sum();
@@ -429,10 +472,11 @@ mod tests {
     #[test]
     fn a_skip_is_not_a_pass() {
         let text = "\
-running 3 tests
+running 4 tests
 test a::one ... ok <0.010s>
 test a::two ... ok <1.500s>
 test three ... FAILED <0.001s>
+test four ... ignored, long: 80 s
 
 successes:
 
@@ -440,7 +484,7 @@ successes:
 SKIPPED zdb of a pool: zdb is not installed
 SKIPPED zdb of another: zdb is not installed
 
-test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.51s
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.51s
 ";
         let report = report_of_tests(text);
         let counts = Counts {
@@ -450,6 +494,7 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         };
         assert_eq!(report.counts, counts);
         assert_eq!(report.skips.len(), 2);
+        assert_eq!(report.left_out, ["four: long: 80 s"]);
         assert_eq!(report.times[1], ("a::two".to_owned(), 1.5));
         assert_eq!(counts.to_string(), "1 passed, 1 failed, 1 skipped");
     }
