@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::Value;
-use tests::free_port;
+use tests::{free_port, skip};
 
 use crate::cli::Place;
 
@@ -268,4 +268,58 @@ fn dashboard_asks_for_what_there_is(page: &str) {
             }
         }
     }
+}
+
+/// What a real client asks for is told by client, version, operation and dataset; where its answers are judged, in other tests.
+#[test]
+fn nfsstat_tells_what_clients_ask_for() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a && zpool create -O mountpoint=/share -O sharenfs=rw,no_root_squash tank $PWD/a && echo text > f && sanbox put f tank:/f",
+    );
+    assert_eq!(made, "");
+    let refused = place.run("sanbox nfsstat 2>&1");
+    assert!(refused.contains("start 'sanbox serve'"), "{refused}");
+    let port = free_port().to_string();
+    place.serve(&["--nfs-port", &port, "--listen", "127.0.0.1", "--no-portmap"]);
+    assert_eq!(
+        place.run("sanbox nfsstat 2>&1"),
+        "no client has asked for anything by NFS\n"
+    );
+    if place.run("command -v nfs-cat").is_empty() {
+        skip(
+            "what nfsstat tells of clients",
+            "nfs-cat (libnfs-utils) is not installed",
+        );
+        place.stop();
+        return;
+    }
+    for version in [3, 4] {
+        let url =
+            format!("nfs://127.0.0.1/share/f?nfsport={port}&mountport={port}&version={version}");
+        assert_eq!(place.run(&format!("nfs-cat '{url}'")), "text\n");
+    }
+    let told: Value = serde_json::from_str(&place.run("sanbox nfsstat -j")).expect("JSON");
+    let client = &told["clients"][0];
+    assert_eq!(client["client"], "127.0.0.1", "{told}");
+    assert_eq!(client["procedures_v3"]["read"], 1, "{told}");
+    assert_eq!(client["operations_v4"]["read"], 1, "{told}");
+    assert_eq!(client["operations_v4"]["open"], 1, "{told}");
+    let compounds = client["calls"]["4.0"].as_u64().expect("a count");
+    assert!(compounds > 2, "{told}");
+    assert!(client["received_bytes"].as_u64() > Some(500), "{told}");
+    assert_eq!(told["datasets"][0]["dataset"], "tank", "{told}");
+    let table = place.run("sanbox nfsstat");
+    assert!(table.contains("127.0.0.1  3,4.0"), "{table}");
+    let rows = place.run("sanbox nfsstat --csv | grep ,127.0.0.1,3,read, | cut -d, -f2-");
+    assert_eq!(rows, "127.0.0.1,3,read,1\n");
+    let other = place.run("sanbox nfsstat -j --client 192.0.2.7");
+    assert!(other.contains(r#""clients":[]"#), "{other}");
+    // Again and again: rates of what came meanwhile, and nothing came.
+    let rates = place.run("sanbox nfsstat 0.2 2");
+    assert_eq!(rates.matches("CALLS/S").count(), 2, "{rates}");
+    assert!(!rates.contains("OPERATION"), "{rates}");
+    let wrong = place.run("sanbox nfsstat --client nonsense 2>&1");
+    assert!(wrong.contains("not an address"), "{wrong}");
+    place.stop();
 }

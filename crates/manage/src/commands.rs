@@ -216,6 +216,7 @@ pub const RULES: &[Rule] = {
                 "lab",
                 "man",
                 "mount",
+                "nfsstat",
                 "serve",
                 "smb",
                 "sums",

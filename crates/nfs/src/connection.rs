@@ -1,13 +1,15 @@
 //! A connection of a client, as far as the server sends calls of its own by it (RFC 8881, section 2.10.3.1: the back channel).
 
+use crate::call_counts::ClientCounters;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A connection of a client. It ends when the last clone of its `Arc` is dropped by who carries it.
 pub struct ClientConnection {
     send: Box<dyn Fn(Vec<u8>) -> bool + Send + Sync>,
     called_back: AtomicBool,
+    counters: OnceLock<Arc<ClientCounters>>,
 }
 
 impl std::fmt::Debug for ClientConnection {
@@ -24,6 +26,7 @@ impl ClientConnection {
         Arc::new(Self {
             send: Box::new(send),
             called_back: AtomicBool::new(false),
+            counters: OnceLock::new(),
         })
     }
 
@@ -38,6 +41,14 @@ impl ClientConnection {
         self.called_back.store(true, Ordering::Relaxed);
     }
 
+    /// What its client's calls are counted in.
+    pub(crate) fn counters(
+        &self,
+        find: impl FnOnce() -> Arc<ClientCounters>,
+    ) -> Arc<ClientCounters> {
+        Arc::clone(self.counters.get_or_init(find))
+    }
+
     pub(crate) fn send(&self, message: Vec<u8>) -> bool {
         (self.send)(message)
     }
@@ -50,4 +61,5 @@ pub(crate) struct CallOrigin<'a> {
     pub(crate) connection: Option<&'a Arc<ClientConnection>>,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
+    pub(crate) counters: &'a ClientCounters,
 }

@@ -57,11 +57,32 @@ impl Server {
                 return rpc::reject(rejected).map(Reply::from);
             }
         };
+        let counts = self.call_counts();
+        let counters = match connection {
+            Some(connection) => connection.counters(|| counts.of(peer.ip().to_canonical())),
+            // The address of a datagram may be anything: it takes no room.
+            None => counts.others(),
+        };
+        let received = record.head.len() + data.as_ref().map_or(0, |data| data.len());
         let from = CallOrigin {
             connection,
             peer,
             local,
+            counters: &counters,
         };
+        let reply = self.answer(from, &record, call, data).await;
+        counters.note_bytes(received, reply.as_ref().map_or(0, Reply::len));
+        reply
+    }
+
+    /// Answers a call, once if it must not run twice.
+    async fn answer(
+        &self,
+        from: CallOrigin<'_>,
+        record: &Record,
+        call: &Call,
+        data: Option<IoBuf>,
+    ) -> Option<Reply> {
         let arguments = record.arguments();
         let runs_once = match (call.program, call.version) {
             (v3::PROGRAM, v4::VERSION) => v4::runs_once(call.procedure, arguments.clone()),
@@ -70,7 +91,7 @@ impl Server {
             _ => false,
         };
         if runs_once {
-            let client = peer.ip().to_canonical();
+            let client = from.peer.ip().to_canonical();
             let key = Key {
                 client,
                 xid: call.xid,
@@ -81,13 +102,13 @@ impl Server {
             match admission {
                 Admission::Repeat(answer) => return answer.await.map(Reply::from),
                 Admission::Run(running) => {
-                    let reply = self.dispatch(from, &record, call, data).await;
+                    let reply = self.dispatch(from, record, call, data).await;
                     running.finish(&reply.to_vec());
                     return Some(reply);
                 }
             }
         }
-        Some(self.dispatch(from, &record, call, data).await)
+        Some(self.dispatch(from, record, call, data).await)
     }
 
     async fn dispatch(
@@ -108,6 +129,7 @@ impl Server {
                 Outcome::Denied(AuthProblem::TooWeak)
             }
             (v3::PROGRAM, v3::VERSION) if self.serves_v3() => {
+                from.counters.note_v3(call.procedure);
                 v3::call(self, peer, call, arguments, data).await
             }
             (v3::PROGRAM, v4::VERSION) if self.serves_v4() => {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod call_counts;
 mod client_call;
 mod connection;
 mod dispatch;
@@ -34,13 +35,14 @@ mod v3;
 mod v4;
 mod xdr;
 
+pub use call_counts::{ClientCounts, PROCEDURES_V3, VERSIONS};
 pub use client_call::{ClientCall, ClientCalls, Transport};
 pub use connection::ClientConnection;
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
 pub use server::{ClientRecord, Export, Server, ServerConfig, Versions};
-pub use v4::DelegationCounts;
+pub use v4::{DelegationCounts, OPERATIONS};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

@@ -1,6 +1,7 @@
 //! What the service knows between calls: exports, decisions about clients, answers given, mounts. Calls are answered above it, in
 //! `dispatch`.
 
+use crate::call_counts::{CallCounts, ClientCounts};
 use crate::client_call::{ClientCall, ClientCalls, Purpose};
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::{FileHandle, HandleRefusal};
@@ -130,6 +131,7 @@ struct ServerState {
     starting: AtomicBool,
     access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
+    call_counts: CallCounts,
     mounts: Mutex<Mounts>,
     /// Clients that asked for a version that is not served, and whether that was reported.
     refused_versions: Mutex<BTreeMap<(IpAddr, u32), bool>>,
@@ -178,6 +180,7 @@ impl Server {
                 starting: AtomicBool::new(true),
                 access_cache: Mutex::default(),
                 replies: Mutex::default(),
+                call_counts: CallCounts::default(),
                 mounts: Mutex::default(),
                 refused_versions: Mutex::default(),
             }),
@@ -412,6 +415,22 @@ impl Server {
 
     pub(crate) fn replies(&self) -> MutexGuard<'_, ReplyCache> {
         lock(&self.shared.replies)
+    }
+
+    /// Returns what each client has asked for since the service was started, by address.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientCounts> {
+        self.shared.call_counts.read()
+    }
+
+    pub(crate) fn call_counts(&self) -> &CallCounts {
+        &self.shared.call_counts
+    }
+
+    /// Returns which client has said that it mounted what (RFC 1813, appendix I): those of version 3 only.
+    #[must_use]
+    pub fn mounted(&self) -> Vec<(IpAddr, String)> {
+        self.mounts().entries.iter().cloned().collect()
     }
 
     pub(crate) fn boot_verifier(&self) -> u64 {

@@ -7,6 +7,7 @@ use super::pseudo::NodeId;
 use super::reply::ReplyBuilder;
 use super::state::{ClientId, OwnerId, Replay, SlotUse};
 use super::status::Status;
+use crate::call_counts::ClientCounters;
 use crate::connection::{CallOrigin, ClientConnection};
 use crate::handle::FileHandle;
 use crate::limits::{ENVELOPE_BYTES, OPERATIONS_MAX, REPLY_BYTES_MAX};
@@ -66,6 +67,7 @@ pub(super) struct Compound<'a> {
     pub(super) peer: SocketAddr,
     /// By which the client can be called back.
     pub(super) connection: Option<&'a Arc<ClientConnection>>,
+    counters: &'a ClientCounters,
     pub(super) credential: &'a Credential,
     pub(super) minor: u32,
     pub(super) record_bytes: usize,
@@ -129,6 +131,7 @@ pub(super) async fn call(
         server,
         peer: from.peer,
         connection: from.connection,
+        counters: from.counters,
         credential,
         minor: head.minor,
         record_bytes,
@@ -146,6 +149,7 @@ pub(super) async fn call(
     if !server.serves_minor(head.minor) {
         return Ok(compound.reply.finish(Status::MinorVersionMismatch));
     }
+    from.counters.note_compound(head.minor);
     let operations = operations(&mut arguments, &head);
     compound.second = operations.get(1).map(|second| second.number);
     if head.minor == 0 && head.operations > OPERATIONS_MAX {
@@ -170,6 +174,7 @@ impl Compound<'_> {
     async fn run(mut self, operations: Vec<Numbered<'_>>, mut guard: SlotGuard<'_>) -> Reply {
         let mut status = Status::Ok;
         for (index, Numbered { number, operation }) in operations.into_iter().enumerate() {
+            self.counters.note_operation(number);
             self.reply.begin(number);
             let ended = match operation {
                 Ok(operation) => match self.check_position(index, number, &operation) {

@@ -29,6 +29,7 @@ use crate::outcome::{Outcome, Reply};
 use crate::rpc::{self, Call, Refusal};
 use crate::server::Server;
 use crate::xdr::Reader;
+pub use operation::OPERATIONS;
 pub use state::DelegationCounts;
 pub(crate) use status::Status;
 

@@ -17,6 +17,7 @@ mod services;
 mod subject;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -254,6 +255,11 @@ impl Appliance {
             .get()
             .map(Shares::list)
             .unwrap_or_default()
+    }
+
+    /// Returns what each client of NFS has asked for, and which has said that it mounted what; `None` without a daemon.
+    pub(crate) fn nfs_clients(&self) -> Option<(Vec<::nfs::ClientCounts>, Vec<(IpAddr, String)>)> {
+        self.services.shares.get().map(Shares::clients)
     }
 
     /// Lists the sessions of iSCSI initiators.

@@ -1,6 +1,7 @@
 //! What is shared by NFS: the datasets of the open pools whose `sharenfs` says so.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::property::{DatasetKind, Value};
@@ -49,6 +50,11 @@ impl Shares {
     pub(crate) fn list(&self) -> Vec<Share> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.clone()
+    }
+
+    /// Returns what each client of NFS has asked for, and which has said that it mounted what.
+    pub(crate) fn clients(&self) -> (Vec<nfs::ClientCounts>, Vec<(IpAddr, String)>) {
+        (self.server.clients(), self.server.mounted())
     }
 
     fn withdrawn(&self) -> MutexGuard<'_, BTreeSet<u64>> {

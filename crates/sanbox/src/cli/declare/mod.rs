@@ -46,6 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     watch::ZILSTAT,
     check::ESTIMATE,
     check::SUMS,
+    watch::NFSSTAT,
     watch::TOP,
     check::ZSTREAM,
     ZINJECT,

@@ -67,6 +67,37 @@ pub(super) const ZILSTAT: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const NFSSTAT: Command = Command {
+    name: "nfsstat",
+    summary: "show what clients of NFS ask for",
+    operands: "[INTERVAL [COUNT]]",
+    flags: &[
+        long("client", Some("ADDRESS"), "only this client"),
+        long(
+            "csv",
+            None,
+            "rows of time (seconds since 1970), client, version, operation and calls",
+        ),
+        short('H', "without headings, columns between tabs"),
+        short('j', "as JSON"),
+    ],
+    text: &[
+        "For each client: by which versions it came, calls (a COMPOUND is one), bytes of calls and answers, and what it has mounted, \
+         as far as it said (version 3 only). Then the procedures of version 3 and the operations of version 4, the most \
+         frequent first. Then the requests to each dataset: how many of them had to wait, and how long one waited on average; 'sanbox \
+         top' and 'sanbox why' say for what.",
+        "All is counted since the daemon was started; with an interval, what was asked in it, in a second.",
+    ],
+    examples: &[
+        ("sanbox nfsstat 1", "who does what, every second"),
+        (
+            "sanbox nfsstat --csv --client 192.0.2.7 60 >> nfs.csv",
+            "one client, for a spreadsheet",
+        ),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const TOP: Command = Command {
     name: "top",
     summary: "watch devices, caches and requests live",

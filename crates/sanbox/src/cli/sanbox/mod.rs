@@ -17,6 +17,7 @@ mod estimate;
 mod files;
 mod job;
 mod log;
+mod nfsstat;
 mod peer;
 mod policy;
 pub(crate) mod remote_path;
@@ -77,6 +78,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "sums" => digests::run(session, &args).await,
         "access" => access::run(session, &args).await,
         "smb" => smb::run(session, &args).await,
+        "nfsstat" => nfsstat::run(session, &args).await,
         "top" => top::run(session, &args).await,
         "trash" => trash::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
