@@ -5,7 +5,7 @@
 //! output of each is kept, and is shown where something failed. Afterwards: the seconds of every job, the slowest tests, what was
 //! skipped or left out and why, and a last line with nothing but the counts.
 //!
-//! A test that takes long has `#[ignore = "long: …"]`, and runs with `--long` only. The seconds of each test are in `test-seconds`
+//! A test that takes long has `#[ignore = "long: why"]`, and runs with `--long` only. The seconds of each test are in `test-seconds`
 //! beside the programs, from which it is seen what should have that mark.
 //!
 //! It does not know what a test means.

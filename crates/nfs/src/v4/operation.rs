@@ -93,15 +93,18 @@ pub(crate) mod number {
 /// counted by them. The first three numbers are of none.
 #[rustfmt::skip]
 pub const OPERATIONS: [&str; 76] = [
-    "-", "-", "-", "access", "close", "commit", "create", "delegpurge",
-    "delegreturn", "getattr", "getfh", "link", "lock", "lockt", "locku", "lookup",
-    "lookupp", "nverify", "open", "openattr", "open_confirm", "open_downgrade", "putfh", "putpubfh",
-    "putrootfh", "read", "readdir", "readlink", "remove", "rename", "renew", "restorefh",
-    "savefh", "secinfo", "setattr", "setclientid", "setclientid_confirm", "verify", "write", "release_lockowner",
-    "backchannel_ctl", "bind_conn_to_session", "exchange_id", "create_session", "destroy_session", "free_stateid", "get_dir_delegation", "getdeviceinfo",
-    "getdevicelist", "layoutcommit", "layoutget", "layoutreturn", "secinfo_no_name", "sequence", "set_ssv", "test_stateid",
-    "want_delegation", "destroy_clientid", "reclaim_complete", "allocate", "copy", "copy_notify", "deallocate", "io_advise",
-    "layouterror", "layoutstats", "offload_cancel", "offload_status", "read_plus", "seek", "write_same", "clone",
+    "-", "-", "-", "access", "close", "commit",
+    "create", "delegpurge", "delegreturn", "getattr", "getfh", "link",
+    "lock", "lockt", "locku", "lookup", "lookupp", "nverify",
+    "open", "openattr", "open_confirm", "open_downgrade", "putfh", "putpubfh",
+    "putrootfh", "read", "readdir", "readlink", "remove", "rename",
+    "renew", "restorefh", "savefh", "secinfo", "setattr", "setclientid",
+    "setclientid_confirm", "verify", "write", "release_lockowner", "backchannel_ctl", "bind_conn_to_session",
+    "exchange_id", "create_session", "destroy_session", "free_stateid", "get_dir_delegation", "getdeviceinfo",
+    "getdevicelist", "layoutcommit", "layoutget", "layoutreturn", "secinfo_no_name", "sequence",
+    "set_ssv", "test_stateid", "want_delegation", "destroy_clientid", "reclaim_complete", "allocate",
+    "copy", "copy_notify", "deallocate", "io_advise", "layouterror", "layoutstats",
+    "offload_cancel", "offload_status", "read_plus", "seek", "write_same", "clone",
     "getxattr", "setxattr", "listxattrs", "removexattr",
 ];
 
