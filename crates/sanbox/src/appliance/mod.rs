@@ -17,7 +17,6 @@ mod services;
 mod subject;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -40,7 +39,7 @@ use crate::serve::devices::Devices;
 use crate::serve::fuse::Mounts;
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
-use crate::serve::shares::Shares;
+use crate::serve::shares::{NfsClients, Shares};
 use crate::serve::smb::Smb;
 use crate::tuning::Tunables;
 
@@ -257,8 +256,8 @@ impl Appliance {
             .unwrap_or_default()
     }
 
-    /// Returns what each client of NFS has asked for, and which has said that it mounted what; `None` without a daemon.
-    pub(crate) fn nfs_clients(&self) -> Option<(Vec<::nfs::ClientCounts>, Vec<(IpAddr, String)>)> {
+    /// Returns the clients of NFS; `None` without a daemon.
+    pub(crate) fn nfs_clients(&self) -> Option<NfsClients> {
         self.services.shares.get().map(Shares::clients)
     }
 

@@ -17,6 +17,14 @@ use crate::redacted::is_redacted;
 /// Value of the property `keystatus` of a dataset whose key is not loaded.
 const KEY_UNAVAILABLE: u64 = 1;
 
+/// The clients of NFS.
+pub(crate) struct NfsClients {
+    /// What each has asked for.
+    pub(crate) counts: Vec<nfs::ClientCounts>,
+    /// Which has said that it mounted what: of version 3 only.
+    pub(crate) mounted: Vec<(IpAddr, String)>,
+}
+
 /// The shares of a daemon.
 pub(crate) struct Shares {
     server: nfs::Server,
@@ -52,9 +60,11 @@ impl Shares {
         found.clone()
     }
 
-    /// Returns what each client of NFS has asked for, and which has said that it mounted what.
-    pub(crate) fn clients(&self) -> (Vec<nfs::ClientCounts>, Vec<(IpAddr, String)>) {
-        (self.server.clients(), self.server.mounted())
+    pub(crate) fn clients(&self) -> NfsClients {
+        NfsClients {
+            counts: self.server.clients(),
+            mounted: self.server.mounted(),
+        }
     }
 
     fn withdrawn(&self) -> MutexGuard<'_, BTreeSet<u64>> {

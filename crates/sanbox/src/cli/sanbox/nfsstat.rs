@@ -14,6 +14,7 @@ use super::sample::Sample;
 use crate::cli::format::{Column, clock, decimal_number, nice_bytes, nice_time, table};
 use crate::cli::zpool::repeat;
 use crate::cli::{Exit, Outcome, Session};
+use crate::serve::shares::NfsClients;
 
 /// What is known at a moment.
 struct Seen {
@@ -62,7 +63,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
 
 /// Looks at what all clients, or one, have asked for.
 async fn look(session: &Session, only: Option<IpAddr>) -> Result<Seen, Exit> {
-    let Some((clients, mounted)) = session.appliance.nfs_clients() else {
+    let Some(NfsClients { counts, mounted }) = session.appliance.nfs_clients() else {
         return Err(session.fail("no daemon runs; start 'sanbox serve'"));
     };
     let wanted = |client: Option<IpAddr>| only.is_none_or(|only| client == Some(only));
@@ -80,7 +81,7 @@ async fn look(session: &Session, only: Option<IpAddr>) -> Result<Seen, Exit> {
     }
     Ok(Seen {
         at: Instant::now(),
-        clients: clients.into_iter().filter(|c| wanted(c.client)).collect(),
+        clients: counts.into_iter().filter(|c| wanted(c.client)).collect(),
         mounted: mounted.into_iter().filter(|m| wanted(Some(m.0))).collect(),
         datasets,
     })
