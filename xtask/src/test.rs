@@ -34,6 +34,8 @@ const SLOWEST: usize = 20;
 /// Seeds of the mixed campaign and of the fault campaign.
 const SEEDS: u64 = 16;
 const SEEDS_LONG: u64 = 40;
+/// Seeds of the simulations that are tests of a crate, with `--long`; they say themselves how many they run otherwise.
+const SEEDS_IN_TESTS_LONG: &str = "300";
 
 /// The part of the tests that a job belongs to, in the order in which they begin.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -71,6 +73,8 @@ struct Job {
     arguments: Vec<String>,
     /// The seeds of a campaign; `None` for a test binary.
     seeds: Option<u64>,
+    /// Also what takes long.
+    long: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -217,6 +221,7 @@ fn build(root: &Path, options: &Options) -> Result<(Vec<Job>, PathBuf)> {
                 folder: folder.to_path_buf(),
                 arguments: arguments.into_iter().map(str::to_owned).collect(),
                 seeds: None,
+                long: options.long,
             });
         }
     }
@@ -286,6 +291,7 @@ fn campaigns(root: &Path, programs: &Path, seeds: u64) -> Vec<Job> {
                 folder: root.to_path_buf(),
                 arguments: words.chain(numbers).collect(),
                 seeds: Some(seeds),
+                long: false,
             }
         })
         .collect()
@@ -320,7 +326,12 @@ fn run_all(jobs: Vec<Job>, at_once: usize) -> Result<Vec<Report>> {
 
 fn run_one(job: &Job) -> Result<Report> {
     let start = Instant::now();
-    let output = Command::new(&job.program)
+    let mut command = Command::new(&job.program);
+    if job.long {
+        // For simulations that are tests of a crate.
+        command.env("SANBOX_SEEDS", SEEDS_IN_TESTS_LONG);
+    }
+    let output = command
         .args(&job.arguments)
         .current_dir(&job.folder)
         // The test harness takes `--report-time` only where unstable features are allowed.

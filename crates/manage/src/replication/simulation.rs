@@ -829,7 +829,7 @@ fn campaign(seed: u64) {
 #[test]
 fn months_of_trouble_end_with_equal_sides() {
     let seeds = std::env::var("SANBOX_SEEDS").ok();
-    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
+    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(100);
     for seed in 0..seeds {
         campaign(seed);
     }

@@ -187,6 +187,7 @@ fn interrupted(seed: u64, parity: u8, disks: usize) {
 }
 
 #[test]
+#[ignore = "long: power cuts at every step; the campaigns of the simulator cut some, too"]
 fn interrupted_expansions_go_on() {
     for (seed, parity, disks) in [(911, 1, 3), (912, 2, 4), (913, 1, 2)] {
         interrupted(seed, parity, disks);
