@@ -40,6 +40,7 @@ mod keys;
 mod keys_from_web;
 mod lists;
 mod livelists;
+mod login;
 mod logs;
 mod menu;
 mod missing;

@@ -37,6 +37,9 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// The number of a user who is none of the machine: no file is theirs, and nothing is granted to them as creators.
+    pub const NOBODY: u32 = u32::MAX;
+
     /// Keys of the entries that apply to the subject; `kind` is `l` (local) or `d` (descendent).
     fn keys(&self, sets: bool, kind: char) -> Vec<String> {
         keys_of_user(self.uid, &self.groups, sets, kind)
@@ -330,6 +333,9 @@ impl DslPool {
             tx.is_syncing(),
             "grant to creator happens in syncing context"
         );
+        if creator == Subject::NOBODY {
+            return Ok(());
+        }
         for above in dir.chain().into_iter().skip(1) {
             let grants = self.grants_of(&above).await?;
             for (granted, own) in [("c-$", 'u'), ("C-$", 'U')] {

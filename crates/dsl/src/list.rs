@@ -309,7 +309,7 @@ impl DslPool {
         }
     }
 
-    async fn head_info(
+    pub(crate) async fn head_info(
         self: &Rc<Self>,
         dir: &Rc<DslDir>,
         selection: &PropertySelection,

@@ -32,6 +32,17 @@ pub struct DatasetFilter {
     pub kinds: Vec<DatasetKind>,
 }
 
+/// File systems and volumes in the order of their names, parents first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetPage {
+    /// Those whose names match; fewer than asked for, or none, where few of those looked at do.
+    pub datasets: Vec<DatasetInfo>,
+    /// The last name that was looked at, behind which the next page begins; none where none was.
+    pub last: Option<String>,
+    /// There are more behind `last`.
+    pub more: bool,
+}
+
 /// A dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
@@ -210,6 +221,26 @@ impl PoolContext {
             .into_iter()
             .map(|found| self.describe(found, query))
             .collect())
+    }
+
+    pub(crate) async fn dataset_page(
+        &self,
+        root: &str,
+        after: Option<&str>,
+        filter: &str,
+        max: usize,
+        wanted: Vec<String>,
+    ) -> Result<DatasetPage, EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let page = hierarchy.dataset_page(root, after, filter, max, &wanted);
+        let page = page.await?;
+        let query = PropertyQuery::Named(wanted);
+        let describe = |found| self.describe(found, &query);
+        Ok(DatasetPage {
+            datasets: page.datasets.into_iter().map(describe).collect(),
+            last: page.last,
+            more: page.more,
+        })
     }
 
     pub(crate) async fn create_dataset(

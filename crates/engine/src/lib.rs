@@ -40,7 +40,8 @@ mod volume;
 
 pub use control_dir::{Found, Searched};
 pub use dataset::{
-    CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
+    CreateDataset, DatasetFilter, DatasetInfo, DatasetPage, DatasetProperty, DestroyOptions,
+    PropertyQuery,
 };
 pub use dsl::{
     IMMUTABLE_PROPERTY, IMMUTABLE_TAG, ImmutableError, RedactionError, parse_time, time_text,

@@ -12,8 +12,8 @@ use crate::pool_mailbox::{Ending, PoolMailbox, Request};
 use crate::pool_property::PropertyEntry;
 use crate::statistics::{PoolStatistics, Replay, Replays, TuningChange};
 use crate::{
-    CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
-    FsHandle, PropertyQuery, SnapshotPage, SnapshotPosition, VolumeHandle, VolumePlan,
+    CreateDataset, DatasetFilter, DatasetInfo, DatasetPage, DatasetProperty, DestroyOptions,
+    EngineError, FsHandle, PropertyQuery, SnapshotPage, SnapshotPosition, VolumeHandle, VolumePlan,
 };
 
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
@@ -321,6 +321,30 @@ impl PoolHandle {
             let (filter, query) = (filter.clone(), query.clone());
             self.query(move |context| async move { context.datasets(&filter, &query).await })
                 .await
+        })
+    }
+
+    /// Returns the file systems and volumes at and below `root` whose names come behind `after` (none: all), in the order of their names,
+    /// parents first: at most `max` whose names contain `filter`, with the properties named. Only what is on the page is read.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`] when the one to start at does not exist.
+    pub fn dataset_page<'a>(
+        &'a self,
+        root: &'a str,
+        after: Option<&'a str>,
+        filter: &'a str,
+        max: usize,
+        wanted: Vec<String>,
+    ) -> Request<'a, Result<DatasetPage, EngineError>> {
+        Box::pin(async move {
+            let (root, filter) = (root.to_owned(), filter.to_owned());
+            let after = after.map(str::to_owned);
+            self.query(move |context| async move {
+                let page = context.dataset_page(&root, after.as_deref(), &filter, max, wanted);
+                page.await
+            })
+            .await
         })
     }
 

@@ -200,7 +200,13 @@ pub const RULES: &[Rule] = {
                 "stmfadm", "tune", "zinject",
             ],
         ),
-        rule("sanbox", None, Changes, Refused, &["config", "put", "user"]),
+        rule(
+            "sanbox",
+            None,
+            Changes,
+            Refused,
+            &["config", "group", "put", "user"],
+        ),
         rule(
             "sanbox",
             None,

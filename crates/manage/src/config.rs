@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alerts::Severity;
 use crate::alerts::forms::WebhookForm;
+pub use crate::config_login::{GroupRoles, Ldap, Login, Oidc};
 
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,8 @@ pub struct Config {
     pub policies: Policies,
     /// Replication by other appliances.
     pub replication: Replication,
+    /// Log-in by a directory or a provider.
+    pub login: Login,
 }
 
 /// Settings of the server that other appliances replicate by.
@@ -579,6 +582,7 @@ impl Config {
                 ));
             }
         }
+        config.login.check()?;
         for (name, hook) in &config.policies.hook {
             check_hook(name, hook).map_err(|why| format!("[policies.hook.{name}] {why}"))?;
         }

@@ -62,6 +62,11 @@ const LATER_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS second_factor (
         user TEXT PRIMARY KEY, secret BLOB NOT NULL, confirmed INTEGER NOT NULL, step INTEGER NOT NULL, recovery TEXT NOT NULL
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS user_group (
+        name TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, role TEXT, created INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS group_member (name TEXT NOT NULL, user TEXT NOT NULL, PRIMARY KEY (name, user)) STRICT;
+    CREATE TABLE IF NOT EXISTS directory_user (user TEXT PRIMARY KEY, source TEXT NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS alert (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL, severity TEXT NOT NULL, subject TEXT NOT NULL, fact TEXT NOT NULL,
         effect TEXT NOT NULL, next_step TEXT NOT NULL, state TEXT NOT NULL, by TEXT, muted_until INTEGER,

@@ -40,6 +40,41 @@ pub struct ExportedUser {
     pub role: String,
 }
 
+/// A group of users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExportedGroup {
+    /// Name.
+    pub name: String,
+    /// Its number.
+    pub number: u32,
+    /// `owner`, `operator` or `viewer`; empty for none.
+    pub role: String,
+    /// Names of users.
+    pub members: Vec<String>,
+}
+
+impl ExportedGroup {
+    /// Returns the role that members have at least.
+    ///
+    /// # Errors
+    /// It is none, in words.
+    pub fn role(&self) -> Result<Option<Role>, String> {
+        let role = &self.role;
+        match role.as_str() {
+            "" => Ok(None),
+            _ => Role::from_name(role)
+                .map(Some)
+                .ok_or_else(|| format!("'{role}' is none of owner, operator and viewer")),
+        }
+    }
+
+    /// Whether it has the name, the role and the members of another.
+    fn is_as(&self, other: &Self) -> bool {
+        (&self.name, &self.role, &self.members) == (&other.name, &other.role, &other.members)
+    }
+}
+
 /// A target, without secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,6 +123,9 @@ pub struct Exported {
     /// Users of the console and the API.
     #[serde(default)]
     pub users: Vec<ExportedUser>,
+    /// Groups of users.
+    #[serde(default)]
+    pub groups: Vec<ExportedGroup>,
     /// iSCSI targets.
     #[serde(default)]
     pub targets: Vec<ExportedTarget>,
@@ -115,6 +153,8 @@ pub enum Change {
     NewUser(ExportedUser),
     /// The role of a user.
     Role(ExportedUser),
+    /// A group of users that is not there, or has other members or another role. Numbers stay.
+    Group(ExportedGroup),
     /// Targets, groups or what discovery asks for.
     Targets,
     /// A job that is not there.
@@ -145,6 +185,7 @@ impl fmt::Display for Change {
                 user.name, user.role
             ),
             Self::Role(user) => write!(f, "user '{}' becomes {}", user.name, user.role),
+            Self::Group(group) => write!(f, "group '{}' and its members", group.name),
             Self::Targets => f.write_str("iSCSI targets and groups"),
             Self::NewJob(job) => write!(f, "new job of replication '{}'", job.name),
             Self::Job(job) => write!(f, "job of replication '{}'", job.name),
@@ -243,6 +284,9 @@ impl Exported {
                 ));
             }
         }
+        for group in &exported.groups {
+            group.role()?;
+        }
         for job in &exported.replication {
             job.check()
                 .map_err(|error| format!("job '{}': {error}", job.name))?;
@@ -303,6 +347,8 @@ impl Exported {
                 Some(_) => {}
             }
         }
+        let news = |group: &&ExportedGroup| !present.groups.iter().any(|known| known.is_as(group));
+        changes.extend(self.groups.iter().filter(news).cloned().map(Change::Group));
         let mut targets = Targets::default();
         let _ = present.targets_into(&mut targets, "");
         let before = targets.clone();

@@ -154,13 +154,21 @@ impl Trust {
     }
 
     async fn connector(&self) -> anyhow::Result<TlsConnector> {
+        Ok(TlsConnector::from(self.client_config().await?))
+    }
+
+    /// Returns what connections with TLS are made by.
+    ///
+    /// # Errors
+    /// The certificates cannot be read.
+    pub(crate) async fn client_config(&self) -> anyhow::Result<Arc<ClientConfig>> {
         let trust = self.clone();
         let file = [&self.file, &self.directory, &self.certificate];
         let file = file.into_iter().flatten().next().cloned();
         let file = file.unwrap_or_else(|| PathBuf::from(TRUSTED[0]));
         let config = paths::call(&file, move || trust.config()).await;
         let config = config.map_err(anyhow::Error::msg)??;
-        Ok(TlsConnector::from(Arc::new(config)))
+        Ok(Arc::new(config))
     }
 
     /// Reads the files; for a thread that may wait.
@@ -336,7 +344,7 @@ pub(crate) async fn fetch(address: &str, trust: &Trust) -> Result<Zeroizing<Vec<
     let fetching = async {
         let mut url = Url::parse(address)?;
         for _ in 0..REDIRECTIONS_MAX {
-            let answer = ask(&url, trust).await?;
+            let answer = ask(&url, trust, None).await?;
             match (answer.status, &answer.location) {
                 (200..=299, _) => return Ok(answer.body),
                 // RFC 9110, 15.4: these lead to the same document elsewhere.
@@ -354,18 +362,58 @@ pub(crate) async fn fetch(address: &str, trust: &Trust) -> Result<Zeroizing<Vec<
     }
 }
 
+/// A form that is posted, and what lets in there.
+pub(crate) struct Form<'a> {
+    /// Fields, as `application/x-www-form-urlencoded` has them.
+    pub(crate) fields: Zeroizing<String>,
+    /// The value of `Authorization`, if there is one.
+    pub(crate) authorization: Option<&'a str>,
+}
+
+/// Posts a form, and returns the document of at most 64 KiB that it is answered with. Redirections are not followed.
+///
+/// # Errors
+/// [`FetchError`].
+pub(crate) async fn post(
+    address: &str,
+    form: &Form<'_>,
+    trust: &Trust,
+) -> Result<Zeroizing<Vec<u8>>, FetchError> {
+    let url = Url::parse(address)?;
+    let answer = timeout(FETCH_TIMEOUT, ask(&url, trust, Some(form))).await;
+    let late = |_| FetchError::Failed(format!("no answer within {FETCH_TIMEOUT:?}"));
+    let answer = answer.map_err(late)??;
+    match answer.status {
+        200..=299 => Ok(answer.body),
+        status => Err(FetchError::Status(status)),
+    }
+}
+
 struct Answer {
     status: u16,
     location: Option<String>,
     body: Zeroizing<Vec<u8>>,
 }
 
-async fn ask(url: &Url, trust: &Trust) -> anyhow::Result<Answer> {
+async fn ask(url: &Url, trust: &Trust, form: Option<&Form<'_>>) -> anyhow::Result<Answer> {
     let mut stream = connect(url, trust).await?;
-    let request = format!(
-        "GET {} HTTP/1.1\r\nhost: {}\r\nuser-agent: sanbox\r\naccept: */*\r\nconnection: close\r\n\r\n",
+    let method = form.map_or("GET", |_| "POST");
+    let mut request = Zeroizing::new(format!(
+        "{method} {} HTTP/1.1\r\nhost: {}\r\nuser-agent: sanbox\r\naccept: */*\r\nconnection: close\r\n",
         url.path, url.authority
-    );
+    ));
+    if let Some(form) = form {
+        let length = form.fields.len();
+        request.push_str("content-type: application/x-www-form-urlencoded\r\n");
+        request.push_str(&format!("content-length: {length}\r\n"));
+        if let Some(authorization) = form.authorization {
+            request.push_str(&format!("authorization: {authorization}\r\n"));
+        }
+    }
+    request.push_str("\r\n");
+    if let Some(form) = form {
+        request.push_str(&form.fields);
+    }
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     // It never grows, so that no copy of its bytes is left behind.

@@ -51,6 +51,29 @@ pub enum AccountError {
     /// There is no such user.
     #[error("there is no user '{0}'")]
     Missing(String),
+    /// There is such a group.
+    #[error("group '{0}' exists already")]
+    GroupExists(String),
+    /// There is no such group.
+    #[error("there is no group '{0}'")]
+    GroupMissing(String),
+    /// What was asked for a group makes no sense.
+    #[error("{0}")]
+    Group(String),
+    /// The directory does not answer. Why is in the log of accounts.
+    #[error(
+        "the directory of users does not answer: who has a password of the appliance itself can log in"
+    )]
+    Directory,
+    /// Who is known elsewhere is in no group that has a role here.
+    #[error("'{0}' is in no group that has a role on this appliance")]
+    NoRole(String),
+    /// There is a user of that name whom the directory does not know.
+    #[error("'{0}' is a user of the appliance itself: no other log-in can be of that name")]
+    NotOfDirectory(String),
+    /// The directory has the password of the user.
+    #[error("the password of '{0}' is changed in the directory that knows the user")]
+    OfDirectory(String),
     /// One owner must be left.
     #[error("'{0}' is the only owner")]
     LastOwner(String),

@@ -158,7 +158,7 @@ impl Accounts {
             });
         }
         let view = key.view.clone();
-        let role = tables.users.get(&view.user)?.role;
+        let role = tables.role_of(&view.user)?;
         Some(SessionUser {
             name: view.user,
             role: role.min(view.role),
@@ -208,14 +208,19 @@ impl AccountTables {
         asking: Role,
         now: u64,
     ) -> Result<KeyView, AccountError> {
-        let owner = self.users.get(user);
-        let owner = owner.ok_or_else(|| AccountError::Missing(user.to_owned()))?;
+        let own = self.role_of(user);
+        let own = own.ok_or_else(|| AccountError::Missing(user.to_owned()))?;
         let refuse = |why: String| Err(AccountError::Key(why));
-        let role = new.role.unwrap_or(owner.role.min(asking));
-        if role > owner.role.min(asking) {
+        let role = new.role.unwrap_or(own.min(asking));
+        if role > own.min(asking) {
             return refuse(format!(
                 "a key of '{user}' has at most the role {}",
-                owner.role.min(asking).as_str()
+                own.min(asking).as_str()
+            ));
+        }
+        if self.directory.contains_key(user) {
+            return refuse(format!(
+                "'{user}' is known by a directory, whose users have no keys here: a key would outlive them there"
             ));
         }
         let characters = new.name.chars().count();
@@ -236,8 +241,8 @@ impl AccountTables {
                 "a key is for at most {DATASETS_MAX} datasets, named without snapshots"
             ));
         }
-        let own = self.keys.values().filter(|key| key.user == user);
-        if own.count() >= KEYS_OF_USER_MAX {
+        let keys = self.keys.values().filter(|key| key.user == user);
+        if keys.count() >= KEYS_OF_USER_MAX {
             return refuse(format!("'{user}' has {KEYS_OF_USER_MAX} keys: revoke some"));
         }
         Ok(KeyView {

@@ -4,7 +4,9 @@
 //! Users are changed in the database first: what was answered holds after a restart. Sessions and setup links are stored where that
 //! is possible, and hold for this run where it is not. Passwords are kept as argon2id hashes, secrets as SHA-256 hashes.
 
+mod directory;
 mod error;
+mod groups;
 mod keys;
 mod password;
 mod session;
@@ -24,8 +26,11 @@ use crate::attempts::Attempts;
 use crate::database::{self, Database, Opened};
 use crate::secret::{self, SecretHash};
 
+pub use directory::{Directory, Refusal};
 pub use error::AccountError;
 use error::no_secret;
+use groups::Group;
+pub use groups::{GroupEntry, NewGroup, groups_of_machine};
 use keys::ApiKey;
 pub use keys::{KeyUse, KeyView, NewKey};
 use password::{check_password, hash_password, verify_password};
@@ -40,6 +45,8 @@ pub use totp::{Enrolment, SecondFactorState};
 pub const PASSWORD_CHARACTERS_MIN: usize = 12;
 /// Bytes of a password, at most.
 pub const PASSWORD_BYTES_MAX: usize = 256;
+/// The file of the state directory that has the groups, in the form of `/etc/group`.
+pub const GROUPS_FILE: &str = "groups";
 /// Users.
 const USERS_MAX: usize = 1000;
 /// Setup links that are valid at a time: those of the last starts.
@@ -134,14 +141,18 @@ impl SessionUser {
 pub struct UserEntry {
     /// Name.
     pub name: String,
-    /// Role.
+    /// Role: the own one, or a higher one of a group.
     pub role: Role,
+    /// The user's own role.
+    pub own_role: Role,
     /// Creation, seconds since 1970.
     pub created: u64,
     /// A password lets the user in; without one only API keys do.
     pub password: bool,
     /// A log-in needs a second factor.
     pub second_factor: bool,
+    /// Who knows the user in place of the appliance: `ldap` or `oidc`. The role is then that of the last log-in.
+    pub directory: Option<&'static str>,
 }
 
 #[derive(Debug, Default)]
@@ -149,6 +160,9 @@ struct AccountTables {
     users: BTreeMap<String, User>,
     sessions: BTreeMap<SecretHash, Session>,
     keys: BTreeMap<SecretHash, ApiKey>,
+    groups: BTreeMap<String, Group>,
+    /// Users who have no password here because others know them.
+    directory: BTreeMap<String, Directory>,
     factors: BTreeMap<String, SecondFactor>,
     setup_tokens: Vec<SecretHash>,
     attempts: Attempts,
@@ -164,6 +178,8 @@ pub struct Accounts {
     changes: tokio::sync::Mutex<()>,
     /// Compared with when there is no such user, so that the answer takes as long.
     no_user: String,
+    /// The groups in the form of `/etc/group`.
+    groups_file: PathBuf,
 }
 
 impl Accounts {
@@ -172,6 +188,7 @@ impl Accounts {
     /// # Errors
     /// The database can be neither read nor made.
     pub async fn open(path: PathBuf, now: u64) -> Result<(Self, Opened), AccountError> {
+        let groups_file = path.with_file_name(GROUPS_FILE);
         let (database, how) = Database::open(path).await?;
         let tables = database.call(move |sql| load(sql, now)).await?;
         let no_user = hash_password(&secret::generate().map_err(no_secret)?)?;
@@ -181,7 +198,9 @@ impl Accounts {
             hashings: Semaphore::new(HASHINGS_MAX),
             changes: tokio::sync::Mutex::default(),
             no_user,
+            groups_file,
         };
+        accounts.write_groups();
         Ok((accounts, how))
     }
 
@@ -319,10 +338,10 @@ impl Accounts {
         Err(AccountError::Credentials)
     }
 
-    /// Returns the role of a user.
+    /// Returns the role of a user: the own one, or a higher one of a group.
     #[must_use]
     pub fn role(&self, name: &str) -> Option<Role> {
-        self.tables().users.get(name).map(|user| user.role)
+        self.tables().role_of(name)
     }
 
     /// Lists the users in the order of their names.
@@ -331,10 +350,15 @@ impl Accounts {
         let tables = self.tables();
         let entry = |(name, user): (&String, &User)| UserEntry {
             name: name.clone(),
-            role: user.role,
+            role: tables.role_of(name).unwrap_or(user.role),
+            own_role: user.role,
             created: user.created,
             password: !user.password.is_empty(),
             second_factor: tables.has_second_factor(name),
+            directory: tables
+                .directory
+                .get(name)
+                .map(|directory| directory.as_str()),
         };
         tables.users.iter().map(entry).collect()
     }
@@ -370,6 +394,8 @@ impl Accounts {
                     "DELETE FROM session WHERE user = ?1",
                     "DELETE FROM api_key WHERE user = ?1",
                     "DELETE FROM second_factor WHERE user = ?1",
+                    "DELETE FROM group_member WHERE user = ?1",
+                    "DELETE FROM directory_user WHERE user = ?1",
                 ] {
                     transaction.execute(of_user, [&stored])?;
                 }
@@ -381,6 +407,10 @@ impl Accounts {
         tables.sessions.retain(|_, session| session.user != name);
         tables.keys.retain(|_, key| key.user != name);
         tables.factors.remove(name);
+        tables.directory.remove(name);
+        tables.leave_groups(name);
+        drop(tables);
+        self.write_groups();
         Ok(())
     }
 
@@ -447,6 +477,9 @@ impl Accounts {
         let _changes = self.changes.lock().await;
         self.role(name)
             .ok_or_else(|| AccountError::Missing(name.to_owned()))?;
+        if self.tables().directory.contains_key(name) {
+            return Err(AccountError::OfDirectory(name.to_owned()));
+        }
         let password = new.to_owned();
         let hashed = self.hashing(move || hash_password(&password)).await??;
         let (user, stored) = (name.to_owned(), hashed.clone());
@@ -577,6 +610,10 @@ fn load(sql: &rusqlite::Connection, now: u64) -> rusqlite::Result<AccountTables>
     if database::has_table(sql, "api_key")? {
         tables.load_keys(sql)?;
         tables.load_second_factors(sql)?;
+    }
+    if database::has_table(sql, "user_group")? {
+        tables.load_groups(sql)?;
+        tables.load_directory(sql)?;
     }
     Ok(tables)
 }

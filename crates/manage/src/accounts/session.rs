@@ -63,7 +63,7 @@ impl Accounts {
             });
         }
         let (name, csrf) = (session.user.clone(), session.csrf.clone());
-        let role = tables.users.get(&name)?.role;
+        let role = tables.role_of(&name)?;
         Some(SessionUser {
             name,
             role,
@@ -100,7 +100,7 @@ impl Accounts {
             stored: now,
         };
         let mut tables = self.tables();
-        let Some(role) = tables.users.get(name).map(|user| user.role) else {
+        let Some(role) = tables.role_of(name) else {
             return Err(AccountError::Credentials);
         };
         let over = |(hash, session): (&SecretHash, &Session)| session.is_over(now).then_some(*hash);

@@ -43,6 +43,9 @@ pub const CALLS: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/setup", Access::Public),
     (Method::POST, "/api/v1/setup", Access::Public),
     (Method::POST, "/api/v1/session", Access::Public),
+    (Method::GET, "/api/v1/login", Access::Public),
+    (Method::GET, "/api/v1/login/oidc", Access::Public),
+    (Method::GET, "/api/v1/login/oidc/callback", Access::Public),
     (
         Method::GET,
         "/api/v1/session",
@@ -106,6 +109,29 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Method::DELETE,
         "/api/v1/users/{name}/totp",
         Access::Session(Role::Owner),
+    ),
+    (Method::GET, "/api/v1/groups", Access::Role(Role::Owner)),
+    // A role of a group is one of its members.
+    (Method::POST, "/api/v1/groups", Access::Session(Role::Owner)),
+    (
+        Method::DELETE,
+        "/api/v1/groups/{name}",
+        Access::Role(Role::Owner),
+    ),
+    (
+        Method::PUT,
+        "/api/v1/groups/{name}/role",
+        Access::Session(Role::Owner),
+    ),
+    (
+        Method::PUT,
+        "/api/v1/groups/{name}/members/{user}",
+        Access::Session(Role::Owner),
+    ),
+    (
+        Method::DELETE,
+        "/api/v1/groups/{name}/members/{user}",
+        Access::Role(Role::Owner),
     ),
     (Method::GET, "/api/v1/audit", Access::Role(Role::Owner)),
     (Method::GET, "/api/v1/alerts", Access::Role(Role::Viewer)),

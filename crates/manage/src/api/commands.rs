@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::live::Sampler;
 use super::versions::{self, Subject};
-use super::{Api, Body, Peer, Problem, Shared, datasets};
+use super::{Api, Body, Delegate, Peer, Problem, Shared, datasets};
 use crate::accounts::{Role, SessionUser};
 use crate::database::seconds_since_epoch;
 use crate::jobs::{GivenWords, JobOrigin, JobOutput, JobState, JobView, Notice};
@@ -202,10 +202,13 @@ fn give_with(
         let detail = format!("'{line}' cannot be given here: use a shell");
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
-    if user.role < role {
-        let detail = format!("'{line}' needs the role {}", role.as_str());
-        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
-    }
+    let delegate = match user.role < role {
+        true => Some(delegate(api, &user, &tool, &arguments).ok_or_else(|| {
+            let detail = format!("'{line}' needs the role {}", role.as_str());
+            Problem::new(StatusCode::FORBIDDEN, detail)
+        })?),
+        false => None,
+    };
     if user.is_for_datasets()
         && !commands::stays_within(&tool, &arguments, |name| user.reaches(name))
     {
@@ -227,7 +230,7 @@ fn give_with(
     let is_repeatable = input.is_none() && !commands::takes_secret(&tool, &arguments);
     let words = is_repeatable.then(|| (tool.clone(), arguments.clone()));
     let input = input.map(|CommandInput(input)| input);
-    let started = api.backend.start(tool, arguments, input);
+    let started = api.backend.start(tool, arguments, input, delegate);
     let started = started
         .map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let job = api.jobs.start(given, started);
@@ -236,6 +239,17 @@ fn give_with(
     }
     let location = [(header::LOCATION, format!("/api/v1/jobs/{}", job.id))];
     Ok((StatusCode::ACCEPTED, location, Json(job)).into_response())
+}
+
+/// Returns as whom a user gives a command whose role the user has not: a member of groups does what was delegated to them. Keys are for their
+/// role alone.
+fn delegate(api: &Api, user: &SessionUser, tool: &str, arguments: &[String]) -> Option<Delegate> {
+    let groups = api.accounts.group_numbers(&user.name);
+    let may = user.key.is_none() && !groups.is_empty() && commands::is_delegable(tool, arguments);
+    may.then(|| Delegate {
+        user: user.name.clone(),
+        groups,
+    })
 }
 
 /// Lists jobs: those that run, those that ran, and changes made by commands in a shell.

@@ -12,9 +12,11 @@ mod commands;
 mod datasets;
 mod disks;
 mod files;
+mod groups;
 mod history;
 mod keys;
 mod live;
+mod login;
 mod peers;
 mod policies;
 mod pools;
@@ -52,13 +54,15 @@ use zeroize::Zeroizing;
 
 pub use access::{Access, CALLS};
 pub use disks::{Device, DeviceContent, DeviceKind};
+pub use groups::machine_groups;
+pub use login::OidcProof;
 pub use peers::InvitationView;
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
 pub use settings::{CertificateView, ChannelSetting, Settings, Tunable};
 pub use shares::{InitiatorSession, Ports, Share};
 
-use crate::accounts::{AccountError, Accounts, SessionUser};
+use crate::accounts::{AccountError, Accounts, Refusal, Role, SessionUser};
 use crate::alerts::Alerts;
 use crate::audit::Audit;
 use crate::commands as command_rules;
@@ -81,6 +85,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Streams of events that are open at a time.
 const EVENT_STREAMS_MAX: usize = 100;
 
+/// A user who has not the role for a command, and gives it all the same: for what was delegated (`zfs allow`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delegate {
+    /// Name.
+    pub user: String,
+    /// Numbers of the groups that the user is in.
+    pub groups: Vec<u32>,
+}
+
 /// What the API asks of the appliance.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the pools that are open.
@@ -92,7 +105,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns what is shared by SMB and what its clients do; `None` where SMB is not served.
     fn smb_status(&self) -> BoxFuture<'static, Option<SmbStatus>>;
 
-    /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name. `input` is what it reads.
+    /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name. `input` is what it reads. With a `delegate` it does
+    /// only what was delegated to that user and those groups.
     ///
     /// # Errors
     /// No thread is left, or the appliance is ending.
@@ -101,6 +115,7 @@ pub trait Backend: Send + Sync + 'static {
         tool: String,
         arguments: Vec<String>,
         input: Option<Zeroizing<Vec<u8>>>,
+        delegate: Option<Delegate>,
     ) -> io::Result<StartedCommand>;
 
     /// Lists the disks of the machine and the files that serve as such.
@@ -141,6 +156,32 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the name of the appliance; empty where it has none.
     fn host_name(&self) -> String;
+
+    /// Whether an LDAP directory is asked for users who have no password here.
+    fn asks_directory(&self) -> bool;
+
+    /// Asks the LDAP directory for the role of a user with this password.
+    fn ask_directory(
+        &self,
+        name: String,
+        password: Zeroizing<String>,
+    ) -> BoxFuture<'_, Result<Role, Refusal>>;
+
+    /// Returns what the OpenID Connect provider is called; none where there is none.
+    fn provider(&self) -> Option<String>;
+
+    /// Returns where a browser is sent to log in at the provider.
+    ///
+    /// # Errors
+    /// The provider does not answer, or not as it should, in words.
+    fn provider_address(&self, proof: OidcProof) -> BoxFuture<'_, Result<String, String>>;
+
+    /// Asks the provider whose code this is: the user's name, and the role where the user has one here.
+    fn ask_provider(
+        &self,
+        code: String,
+        proof: OidcProof,
+    ) -> BoxFuture<'_, Result<(String, Option<Role>), Refusal>>;
 
     /// Returns the hooks of snapshot policies.
     fn hooks(&self) -> Hooks;
@@ -216,7 +257,7 @@ impl Api {
             line: command_rules::line(tool, &arguments),
             change: command_rules::is_change(tool, &arguments),
         };
-        let started = self.backend.start(tool.to_owned(), arguments, None)?;
+        let started = self.backend.start(tool.to_owned(), arguments, None, None)?;
         Ok(self.jobs.start(given, started))
     }
 
@@ -261,9 +302,16 @@ fn calls_of_accounts() -> OpenApiRouter<Arc<Api>> {
             session::log_in,
             session::log_out
         ))
+        .routes(routes!(login::list_ways))
+        .routes(routes!(login::begin_oidc))
+        .routes(routes!(login::finish_oidc))
         .routes(routes!(session::change_password))
         .routes(routes!(session::list_users, session::add_user))
         .routes(routes!(session::remove_user))
+        .routes(routes!(groups::list_groups, groups::add_group))
+        .routes(routes!(groups::remove_group))
+        .routes(routes!(groups::change_group_role))
+        .routes(routes!(groups::add_member, groups::remove_member))
         .routes(routes!(keys::change_role))
         .routes(routes!(keys::reset_password))
         .routes(routes!(keys::reset_totp))

@@ -95,20 +95,28 @@ impl Problem {
 impl From<AccountError> for Problem {
     fn from(error: AccountError) -> Self {
         let status = match &error {
-            AccountError::SetupToken => StatusCode::FORBIDDEN,
+            AccountError::SetupToken
+            | AccountError::NoRole(_)
+            | AccountError::NotOfDirectory(_) => StatusCode::FORBIDDEN,
             AccountError::Credentials | AccountError::SecondFactorNeeded => {
                 StatusCode::UNAUTHORIZED
             }
-            AccountError::SecondFactor | AccountError::Key(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            AccountError::SecondFactor | AccountError::Key(_) | AccountError::Group(_) => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             AccountError::Wait(_) => StatusCode::TOO_MANY_REQUESTS,
             AccountError::Name | AccountError::Password => StatusCode::UNPROCESSABLE_ENTITY,
-            AccountError::Missing(_) => StatusCode::NOT_FOUND,
+            AccountError::Missing(_) | AccountError::GroupMissing(_) => StatusCode::NOT_FOUND,
             AccountError::Exists(_)
+            | AccountError::GroupExists(_)
+            | AccountError::OfDirectory(_)
             | AccountError::LastOwner(_)
             | AccountError::SecondFactorExists(_)
             | AccountError::SecondFactorMissing(_)
             | AccountError::Full => StatusCode::CONFLICT,
-            AccountError::Busy | AccountError::Database(_) => StatusCode::SERVICE_UNAVAILABLE,
+            AccountError::Busy | AccountError::Directory | AccountError::Database(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             AccountError::Secret(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut problem = Self::new(status, error.to_string());

@@ -1,5 +1,6 @@
 //! Calls about the first owner, sessions and users.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
@@ -8,10 +9,12 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use zeroize::Zeroizing;
 
 use super::{Api, Body, Peer, Problem, Shared};
 use crate::accounts::{
-    AccountError, NewSession, Role, SESSION_IDLE_SECONDS, SESSION_SECONDS, SessionUser, UserEntry,
+    AccountError, Directory, NewSession, Refusal, Role, SESSION_IDLE_SECONDS, SESSION_SECONDS,
+    SessionUser, UserEntry,
 };
 use crate::database::seconds_since_epoch;
 use crate::secret;
@@ -23,12 +26,25 @@ pub const CSRF_HEADER: &str = "x-sanbox-csrf";
 
 /// Returns the secret of the session that a request shows.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    cookie_named(headers, COOKIE)
+}
+
+/// Returns a cookie that a request shows.
+pub(super) fn cookie_named<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers
         .get_all(header::COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
-        .find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+        .find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Returns the cookie of a session that has just begun.
+pub(super) fn session_cookie(new: &NewSession) -> String {
+    let secret = &new.secret;
+    format!(
+        "{COOKIE}={secret}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={SESSION_SECONDS}"
+    )
 }
 
 /// Returns the API key that a request shows (RFC 6750, 2.1).
@@ -124,10 +140,7 @@ pub(super) struct NewUser {
 }
 
 fn begun(new: &NewSession) -> Response {
-    let secret = &new.secret;
-    let cookie = format!(
-        "{COOKIE}={secret}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={SESSION_SECONDS}"
-    );
+    let cookie = session_cookie(new);
     let view = Json(SessionView::from(&new.session));
     (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], view).into_response()
 }
@@ -174,11 +187,15 @@ pub(super) async fn log_in(
         password,
         code,
     } = credentials;
-    let now = seconds_since_epoch();
-    let new = api
-        .accounts
-        .log_in(&name, &password, code.as_deref(), peer.ip(), now)
-        .await;
+    let code = code.as_deref();
+    let new = match api.backend.asks_directory() && !api.accounts.has_password(&name) {
+        true => by_directory(&api, &name, password, code, peer).await,
+        false => {
+            let now = seconds_since_epoch();
+            let known = api.accounts.log_in(&name, &password, code, peer.ip(), now);
+            known.await
+        }
+    };
     let failed = match &new {
         Ok(_) => None,
         Err(AccountError::Credentials) => Some("log-in failed"),
@@ -186,12 +203,37 @@ pub(super) async fn log_in(
             Some("log-in failed: wrong code behind the right password")
         }
         Err(AccountError::SecondFactorNeeded) => return Ok(new.map(|new| begun(&new))?),
+        Err(AccountError::NoRole(_)) => Some("log-in refused: in no group that has a role"),
         Err(_) => Some("log-in refused"),
     };
     let origin = peer.ip().to_canonical().to_string();
     api.audit
         .note(&name, &origin, failed.unwrap_or("logged in"));
     Ok(begun(&new?))
+}
+
+/// Begins a session of a user whom the appliance has no password of, and the LDAP directory may have.
+async fn by_directory(
+    api: &Api,
+    name: &str,
+    password: String,
+    code: Option<&str>,
+    peer: SocketAddr,
+) -> Result<NewSession, AccountError> {
+    let origin = (peer.ip(), seconds_since_epoch());
+    api.accounts.may_try(name, origin.0, origin.1)?;
+    let password = Zeroizing::new(password);
+    let answer = api.backend.ask_directory(name.to_owned(), password).await;
+    if let Err(Refusal::Unavailable(why)) = &answer {
+        let address = peer.ip().to_canonical().to_string();
+        let event = format!("log-in failed: the directory does not answer: {why}");
+        api.audit.note(name, &address, event);
+    }
+    let directory = Directory::Ldap;
+    let logged = api
+        .accounts
+        .log_in_by(directory, name, answer, code, origin);
+    logged.await
 }
 
 /// The session's user.

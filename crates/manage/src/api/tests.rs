@@ -16,6 +16,8 @@ use crate::replication::{CommonState, Job, ReplicationError, Report};
 struct NoPools {
     replications: Arc<Replications>,
     peers: Arc<PeerBook>,
+    /// There are an LDAP directory and a provider.
+    knows_others: bool,
 }
 
 impl Backend for NoPools {
@@ -39,17 +41,21 @@ impl Backend for NoPools {
         std::future::ready(Some(status)).boxed()
     }
 
-    /// A command that says its words, and ends with 0 unless it is `zpool wait`, which has to be cancelled.
+    /// A command that says its words, and for which groups it is given, and ends with 0 unless it is `zpool wait`, which has to be cancelled.
     fn start(
         &self,
         tool: String,
         arguments: Vec<String>,
         input: Option<Zeroizing<Vec<u8>>>,
+        delegate: Option<Delegate>,
     ) -> io::Result<StartedCommand> {
         let (cancel, cancelled) = oneshot::channel::<()>();
         let waits = arguments[0] == "wait";
         let read = input.map_or_else(String::new, |input| format!(" < {} bytes", input.len()));
-        let said = format!("{tool} {}{read}\n", arguments.join(" ")).into_bytes();
+        let groups = delegate.map_or_else(String::new, |delegate| {
+            format!(" for {} {:?}", delegate.user, delegate.groups)
+        });
+        let said = format!("{tool} {}{read}{groups}\n", arguments.join(" ")).into_bytes();
         Ok(StartedCommand {
             output: stream::iter([said]).boxed(),
             exit: async move {
@@ -108,6 +114,49 @@ impl Backend for NoPools {
         std::future::ready(invited.map_err(|error| error.to_string())).boxed()
     }
 
+    fn asks_directory(&self) -> bool {
+        self.knows_others
+    }
+
+    /// Who is called as the password says has the role that the name says.
+    fn ask_directory(
+        &self,
+        name: String,
+        password: Zeroizing<String>,
+    ) -> BoxFuture<'_, Result<Role, Refusal>> {
+        let answer = match (password.as_str(), Role::from_name(&name)) {
+            ("down", _) => Err(Refusal::Unavailable("no route to 10.0.0.1".to_owned())),
+            ("right", role) => role.or(Some(Role::Operator)).ok_or(Refusal::NoRole),
+            _ => Err(Refusal::Credentials),
+        };
+        std::future::ready(answer).boxed()
+    }
+
+    fn provider(&self) -> Option<String> {
+        self.knows_others.then(|| "Example".to_owned())
+    }
+
+    fn provider_address(&self, proof: OidcProof) -> BoxFuture<'_, Result<String, String>> {
+        let address = format!("https://id.example.org/?state={}", proof.state);
+        std::future::ready(Ok(address)).boxed()
+    }
+
+    /// The code is the user's name; the proof has to be of the log-in that began.
+    fn ask_provider(
+        &self,
+        code: String,
+        proof: OidcProof,
+    ) -> BoxFuture<'_, Result<(String, Option<Role>), Refusal>> {
+        assert_ne!(proof.verifier.as_str(), proof.state);
+        let answer = match code.as_str() {
+            "wrong" => Err(Refusal::Credentials),
+            "down" => Err(Refusal::Unavailable("no route to 10.0.0.1".to_owned())),
+            "stranger" => Ok((code, None)),
+            _ => Ok((code, Some(Role::Viewer))),
+        };
+        std::future::ready(answer).boxed()
+    }
+
     fn hooks(&self) -> Hooks {
         let defined = [("db".to_owned(), Hook::default())];
         Hooks::new(defined.into())
@@ -147,12 +196,18 @@ struct Shown {
 
 impl World {
     async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    /// A world with an LDAP directory and a provider, or without.
+    async fn with(knows_others: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state.db");
         let replications = Replications::new(directory.path());
         let backend = NoPools {
             replications: replications.clone(),
             peers: PeerBook::new(directory.path()),
+            knows_others,
         };
         let opened = Api::open(path, Box::new(backend)).await;
         let api = opened.expect("opens").0;
@@ -215,6 +270,18 @@ impl World {
         }
     }
 
+    /// What a call answers that is no JSON.
+    async fn text(&self, path: &str, shown: &Shown) -> String {
+        let cookie = format!("{COOKIE}={}", shown.cookie.as_deref().expect("a session"));
+        let request = HttpRequest::builder().uri(path).header("cookie", cookie);
+        let peer = Peer("127.0.0.1:9".parse().expect("an address"));
+        let request = request.extension(peer).body(HttpBody::empty());
+        let answer = self.router.clone().oneshot(request.expect("a request"));
+        let (_, body) = answer.await.expect("answers").into_parts();
+        let bytes = body.collect().await.expect("a body").to_bytes();
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+
     /// A session of the user with this role: one that was begun before, or a new one.
     async fn session(&self, role: Role) -> Shown {
         if let Some(begun) = self.begun.lock().expect("whole").get(&role)
@@ -275,6 +342,7 @@ async fn each_role_makes_the_calls_it_may() {
         let path = path
             .replace("{name}", "nothing")
             .replace("{action}", "run")
+            .replace("{user}", "nobody")
             .replace("{id}", "0");
         let nobody = Shown::default();
         let wrong = Shown {
@@ -488,6 +556,187 @@ async fn a_second_factor_is_asked_for_behind_the_password() {
             "turned the second factor on",
         ]
     );
+}
+
+/// Who is in a group has its role, and without the role for a command does what was delegated to the group; keys do not.
+#[tokio::test]
+async fn groups_give_roles_and_what_is_delegated_to_them() {
+    let world = World::new().await;
+    let (post, put, delete) = (&Method::POST, &Method::PUT, &Method::DELETE);
+    let owner = world.session(Role::Owner).await;
+    let viewer = world.session(Role::Viewer).await;
+    let command = json!({"tool": "zfs", "arguments": ["snapshot", "tank/a@b"]});
+    let pool = json!({"tool": "zpool", "arguments": ["scrub", "tank"]});
+    let refused = world.ask(post, "/api/v1/commands", &viewer, Some(&command));
+    assert_eq!(refused.await.status, 403);
+    let group = json!({"name": "studio", "number": 4711});
+    let made = world
+        .ask(post, "/api/v1/groups", &owner, Some(&group))
+        .await;
+    assert_eq!((made.status, &made.body["number"]), (201, &json!(4711)));
+    let twice = world
+        .ask(post, "/api/v1/groups", &owner, Some(&group))
+        .await;
+    assert_eq!(twice.status, 409);
+    let join = "/api/v1/groups/studio/members/viewer";
+    assert_eq!(world.ask(put, join, &owner, None).await.status, 204);
+    for (body, status) in [(&command, 202), (&pool, 403)] {
+        let answer = world
+            .ask(post, "/api/v1/commands", &viewer, Some(body))
+            .await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.body);
+    }
+    let output = "/api/v1/jobs/1/output?wait=10";
+    let said = world.text(output, &viewer).await;
+    assert_eq!(said, "zfs snapshot tank/a@b for viewer [4711]\n");
+    let new = NewKey {
+        name: "viewers".to_owned(),
+        role: None,
+        datasets: Vec::new(),
+        expires: None,
+    };
+    let now = seconds_since_epoch();
+    let key = world
+        .api
+        .accounts
+        .make_key("viewer", new, Role::Viewer, now);
+    let key = Shown {
+        key: Some(key.await.expect("made").1),
+        ..Shown::default()
+    };
+    let by_key = world.ask(post, "/api/v1/commands", &key, Some(&command));
+    assert_eq!(by_key.await.status, 403);
+    let role = json!({"role": "operator"});
+    let path = "/api/v1/groups/studio/role";
+    assert_eq!(world.ask(put, path, &owner, Some(&role)).await.status, 204);
+    let me = world
+        .ask(&Method::GET, "/api/v1/session", &viewer, None)
+        .await;
+    assert_eq!(me.body["role"], "operator", "a session has it at once");
+    let given = world
+        .ask(post, "/api/v1/commands", &viewer, Some(&pool))
+        .await;
+    assert_eq!(given.status, 202);
+    let stale = Shown {
+        if_match: Some("\"old\"".to_owned()),
+        ..owner.clone()
+    };
+    assert_eq!(world.ask(delete, join, &stale, None).await.status, 412);
+    assert_eq!(world.ask(delete, join, &owner, None).await.status, 204);
+    assert_eq!(world.ask(delete, join, &owner, None).await.status, 422);
+    let again = world.ask(post, "/api/v1/commands", &viewer, Some(&command));
+    assert_eq!(again.await.status, 403);
+}
+
+/// Who has no password here is asked for in the directory; what it says is told apart, and no more of it than is anybody's.
+#[tokio::test]
+async fn a_directory_lets_its_users_in() {
+    let world = World::with(true).await;
+    let nobody = Shown::default();
+    let (get, post) = (&Method::GET, &Method::POST);
+    let ways = world.ask(get, "/api/v1/login", &nobody, None).await.body;
+    assert_eq!(ways, json!({"ldap": true, "oidc": "Example"}));
+    for (name, password, status, said) in [
+        ("viewer", PASSWORD, 201, ""),
+        // A user of the appliance is never asked for elsewhere.
+        ("viewer", "right", 401, "wrong name or password"),
+        ("bob", "right", 201, ""),
+        ("bob", "wrong", 401, "wrong name or password"),
+        ("bob", "down", 503, "password of the appliance itself"),
+        ("Not A Name", "right", 401, "wrong name or password"),
+    ] {
+        let body = json!({"name": name, "password": password});
+        let answer = world
+            .ask(post, "/api/v1/session", &nobody, Some(&body))
+            .await;
+        assert_eq!(answer.status, status, "{name} {password}: {}", answer.body);
+        let detail = answer.body["detail"].as_str().unwrap_or_default();
+        assert!(
+            detail.contains(said) && !detail.contains("10.0.0.1"),
+            "{detail}"
+        );
+    }
+    let owner = world.session(Role::Owner).await;
+    let users = world.ask(get, "/api/v1/users", &owner, None).await.body;
+    assert_eq!(
+        (&users[0]["name"], &users[0]["directory"]),
+        (&json!("bob"), &json!("ldap"))
+    );
+    let log = "/api/v1/audit?filter=10.0.0.1";
+    let log = world.ask(get, log, &owner, None).await.body;
+    assert_eq!(
+        log["entries"].as_array().map(Vec::len),
+        Some(1),
+        "an owner sees why: {log}"
+    );
+}
+
+/// The browser that began a log-in by the provider ends it, with the code of that one, and nobody else.
+#[tokio::test]
+async fn a_provider_lets_in_the_browser_that_began() {
+    let world = World::with(true).await;
+    let nobody = Shown::default();
+    let get = &Method::GET;
+    let begin = || world.ask(get, "/api/v1/login/oidc", &nobody, None);
+    let begun = begin().await;
+    assert_eq!(begun.status, 303);
+    let cookie = begun.headers["set-cookie"].to_str().expect("text");
+    for part in [
+        "__Host-",
+        "; Secure",
+        "; HttpOnly",
+        "; SameSite=Lax",
+        "; Path=/",
+    ] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    let secret = cookie.split(['=', ';']).nth(1).expect("a value").to_owned();
+    let location = begun.headers["location"].to_str().expect("text");
+    let state = location.split_once("state=").expect("a state").1.to_owned();
+    assert!(
+        !location.contains(&secret),
+        "nothing there leads to the cookie"
+    );
+    // The other cookie of a request stands behind that of a session.
+    let shown = Shown {
+        cookie: Some(format!("x; __Host-sanbox-login={secret}")),
+        ..Shown::default()
+    };
+    let other = begin().await;
+    let other = other.headers["location"].to_str().expect("text").to_owned();
+    let other = other.split_once("state=").expect("a state").1;
+    let callback = "/api/v1/login/oidc/callback";
+    for (shown, query, status) in [
+        (&nobody, format!("code=ann&state={state}"), 403),
+        (&shown, format!("code=ann&state={other}"), 403),
+        (&shown, "code=ann".to_owned(), 403),
+        (&shown, format!("state={state}&error=access_denied"), 401),
+        (&shown, format!("state={state}"), 401),
+        (&shown, format!("code=wrong&state={state}"), 401),
+        (&shown, format!("code=down&state={state}"), 503),
+        (&shown, format!("code=stranger&state={state}"), 403),
+        // An owner of the appliance.
+        (&shown, format!("code=owner&state={state}"), 403),
+        (&shown, format!("code=ann&state={state}"), 200),
+    ] {
+        let path = format!("{callback}?{query}");
+        let answer = world.ask(get, &path, shown, None).await;
+        assert_eq!(answer.status, status, "{query}: {}", answer.body);
+        let cookies: Vec<_> = answer.headers.get_all("set-cookie").iter().collect();
+        let begins = |cookie: &&&axum::http::HeaderValue| {
+            let cookie = cookie.to_str().expect("text");
+            cookie.starts_with(COOKIE) && cookie.contains("SameSite=Strict")
+        };
+        assert_eq!(
+            cookies.iter().filter(begins).count() == 1,
+            status == 200,
+            "{query}"
+        );
+    }
+    let without = World::new().await;
+    for path in ["/api/v1/login/oidc", callback] {
+        assert_eq!(without.ask(get, path, &nobody, None).await.status, 404);
+    }
 }
 
 /// What is described is in the table of calls, and the other way round.
@@ -1030,6 +1279,36 @@ const SHARED: &[(&str, Method, &str, &str)] = &[
         "{}",
     ),
     ("/api/v1/users", Method::DELETE, "/api/v1/users/ben", "{}"),
+    (
+        "/api/v1/groups",
+        Method::POST,
+        "/api/v1/groups",
+        r#"{"name": "studio"}"#,
+    ),
+    (
+        "/api/v1/groups",
+        Method::PUT,
+        "/api/v1/groups/studio/role",
+        r#"{"role": "viewer"}"#,
+    ),
+    (
+        "/api/v1/groups",
+        Method::PUT,
+        "/api/v1/groups/studio/members/ann",
+        "{}",
+    ),
+    (
+        "/api/v1/groups",
+        Method::DELETE,
+        "/api/v1/groups/studio/members/ann",
+        "{}",
+    ),
+    (
+        "/api/v1/groups",
+        Method::DELETE,
+        "/api/v1/groups/studio",
+        "{}",
+    ),
     (
         "/api/v1/replications",
         Method::POST,

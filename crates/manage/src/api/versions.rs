@@ -24,6 +24,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Users,
+    Groups,
     Targets,
     Settings,
     Checks,
@@ -39,6 +40,7 @@ impl Subject {
         let mut parts = path.strip_prefix("/api/v1/")?.split('/');
         match (parts.next()?, parts.next()) {
             ("users", _) => Some(Self::Users),
+            ("groups", _) => Some(Self::Groups),
             ("targets", None) => Some(Self::Targets),
             ("settings", None) => Some(Self::Settings),
             ("checks", None) => Some(Self::Checks),
@@ -56,9 +58,10 @@ impl Subject {
             Self::Users => {
                 // A second factor is its user's own: who sets one up is in the way of no owner.
                 let users = api.accounts.users().into_iter();
-                let set = users.map(|user| (user.name, user.role, user.password));
+                let set = users.map(|user| (user.name, user.own_role, user.password));
                 tag(&set.collect::<Vec<_>>())
             }
+            Self::Groups => tag(&api.accounts.groups()),
             Self::Targets => tag(&shares::settings_of_targets(api).await?),
             Self::Settings => tag(&api.backend.settings().await),
             Self::Checks => {

@@ -32,6 +32,7 @@ impl Context {
         state: StateDirectory,
         config: Config,
     ) -> anyhow::Result<Arc<Self>> {
+        crate::names::keep_groups_of(state.path());
         engine.events().load(&state.read_events());
         engine.set_admin_snapshots(config.mount.admin_snapshots);
         let identity = HostIdentity {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::Subject;
 use futures_util::future::{AbortHandle, abortable};
 use manage::accounts::Role;
+use manage::api::Delegate;
 use manage::commands;
 use manage::control::{self, Frame, Request};
 use manage::descriptor::{self, Descriptor, Direction};
@@ -21,6 +22,7 @@ use crate::cli::input::Input;
 use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Exit, Session, user_name};
 use crate::logging::CONTROL;
+use crate::names;
 
 /// Output on its way to a client.
 const CHUNKS_MAX: usize = 16;
@@ -96,7 +98,7 @@ pub(crate) async fn serve_while_used(
 /// The user at the other end; `None` for root and for the user that runs the appliance.
 fn subject(stream: &UnixStream) -> Option<Subject> {
     let nobody = Subject {
-        uid: u32::MAX,
+        uid: Subject::NOBODY,
         groups: Vec::new(),
     };
     let Ok(peer) = stream.peer_cred() else {
@@ -113,6 +115,31 @@ fn subject(stream: &UnixStream) -> Option<Subject> {
         uid: peer.uid(),
         groups,
     })
+}
+
+/// As [`subject`], with the appliance's own groups that have a user of that name.
+fn subject_in_groups(stream: &UnixStream, appliance: &Appliance) -> Option<Subject> {
+    let mut subject = subject(stream)?;
+    let name = user_name(u64::from(subject.uid));
+    if let (Some(name), Some(api)) = (name, appliance.api()) {
+        subject.groups.extend(api.accounts.group_numbers(&name));
+    }
+    Some(subject)
+}
+
+/// The user in whose name a command of a browser runs that does only what was delegated. Where users of this machine are the appliance's,
+/// it is the one of the same name, too.
+pub(super) fn subject_of(appliance: &Appliance, delegate: Delegate) -> Subject {
+    let control = &appliance.config().control;
+    let list = match control.users && control.roles {
+        true => names::users(),
+        false => String::new(),
+    };
+    let uid = names::ids_of(&list, &delegate.user).find_map(|id| id.parse().ok());
+    Subject {
+        uid: uid.filter(|uid| *uid != 0).unwrap_or(Subject::NOBODY),
+        groups: delegate.groups,
+    }
 }
 
 /// Whether a user of this machine has the role for a command, and gives it as over the API; to others the rights apply that were
@@ -322,7 +349,7 @@ async fn finish(
 }
 
 async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
-    let subject = subject(&stream);
+    let subject = subject_in_groups(&stream, &appliance);
     let peer = subject.as_ref().map(|known| known.uid);
     let permit = subject.as_ref().map(|_| OF_USERS.try_acquire());
     if matches!(permit, Some(Err(_))) {

@@ -9,10 +9,11 @@ use anyhow::Context as _;
 use engine::PoolHandle;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use manage::accounts::{Refusal, Role};
 use manage::alerts::channel::Channel;
 use manage::api::{
-    Api, Backend, CertificateView, ChannelSetting, Device, DeviceContent, InitiatorSession,
-    InvitationView, Ports, Settings, Share,
+    Api, Backend, CertificateView, ChannelSetting, Delegate, Device, DeviceContent,
+    InitiatorSession, InvitationView, OidcProof, Ports, Settings, Share,
 };
 use manage::config::Alerts;
 use manage::database::Opened;
@@ -33,8 +34,13 @@ use crate::cli::input::Input;
 use crate::logging::{self, CONSOLE};
 use crate::serve::control::{self, GivenCommand, RunningCommand};
 use crate::serve::disks::{self, Asked};
+use crate::serve::login;
 use crate::serve::peers;
 use crate::tuning;
+
+fn ending() -> Refusal {
+    Refusal::Unavailable("the appliance is ending".to_owned())
+}
 
 /// What the API sees of the appliance.
 struct ApplianceBackend {
@@ -71,15 +77,18 @@ impl Backend for ApplianceBackend {
         tool: String,
         arguments: Vec<String>,
         input: Option<Zeroizing<Vec<u8>>>,
+        delegate: Option<Delegate>,
     ) -> io::Result<StartedCommand> {
         let ending = || io::Error::other("the appliance is ending");
         let appliance = self.appliance.upgrade().ok_or_else(ending)?;
+        let subject = delegate.map(|delegate| control::subject_of(&appliance, delegate));
         let given = GivenCommand {
             caller: Caller {
                 directory: PathBuf::from("/"),
+                uid: subject.as_ref().map_or(0, |subject| subject.uid),
                 ..Caller::default()
             },
-            subject: None,
+            subject,
             tool,
             arguments,
             input: input.map(Input::of),
@@ -207,6 +216,49 @@ impl Backend for ApplianceBackend {
         let appliance = self.appliance.upgrade();
         let name = appliance.and_then(|appliance| appliance.host_name());
         name.unwrap_or_default()
+    }
+
+    fn asks_directory(&self) -> bool {
+        let appliance = self.appliance.upgrade();
+        appliance.is_some_and(|appliance| appliance.config().login.ldap.is_on())
+    }
+
+    fn ask_directory(
+        &self,
+        name: String,
+        password: Zeroizing<String>,
+    ) -> BoxFuture<'_, Result<Role, Refusal>> {
+        async move {
+            let appliance = self.appliance.upgrade().ok_or_else(ending)?;
+            login::ask_directory(&appliance.config().login.ldap, &name, &password).await
+        }
+        .boxed()
+    }
+
+    fn provider(&self) -> Option<String> {
+        let appliance = self.appliance.upgrade()?;
+        let oidc = &appliance.config().login.oidc;
+        oidc.is_on().then(|| oidc.name.clone())
+    }
+
+    fn provider_address(&self, proof: OidcProof) -> BoxFuture<'_, Result<String, String>> {
+        async move {
+            let appliance = self.appliance.upgrade().ok_or("the appliance is ending")?;
+            login::provider_address(&appliance.config().login.oidc, proof).await
+        }
+        .boxed()
+    }
+
+    fn ask_provider(
+        &self,
+        code: String,
+        proof: OidcProof,
+    ) -> BoxFuture<'_, Result<(String, Option<Role>), Refusal>> {
+        async move {
+            let appliance = self.appliance.upgrade().ok_or_else(ending)?;
+            login::ask_provider(&appliance.config().login.oidc, &code, proof).await
+        }
+        .boxed()
     }
 
     fn hooks(&self) -> Hooks {

@@ -10,6 +10,7 @@ mod disks;
 pub(crate) mod fuse;
 mod history;
 pub(crate) mod iscsi;
+mod login;
 pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;

@@ -26,6 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::web_client::{Stream, Trust, Url, connect, secured};
+use manage::base64::base64;
 
 /// Messages of a channel that wait to be taken.
 const WAITING_MAX: usize = 100;
@@ -396,25 +397,6 @@ fn report_parts(report: &Report) -> String {
     )
 }
 
-/// RFC 4648, 4.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let word = (0..3).fold(0_u32, |word, at| {
-            word << 8 | u32::from(group.get(at).copied().unwrap_or(0))
-        });
-        for digit in 0..4 {
-            let value = word >> (18 - 6 * digit) & 63;
-            match digit <= group.len() {
-                true => text.push(char::from(DIGITS[value as usize])),
-                false => text.push('='),
-            }
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use manage::alerts::forms::WebhookForm;
@@ -422,20 +404,6 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        // RFC 4648, 10.
-        for (bytes, text) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
 
     fn mail(server: String) -> Mail {
         Mail {

@@ -1,6 +1,6 @@
 //! Host names of access lists, by the machine's resolver, remembered for a while.
 
-use crate::names::ids_of;
+use crate::names::{self, ids_of};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,19 +25,18 @@ impl HostNames {
     }
 }
 
-/// Finds a number by the name in a file in the form of `/etc/passwd` or `/etc/group`.
-fn number_of(path: &str, name: &str) -> Option<u32> {
-    let list = std::fs::read_to_string(path).ok()?;
-    ids_of(&list, name).find_map(|id| id.parse().ok())
+/// Finds a number by the name in a list in the form of `/etc/passwd` or `/etc/group`.
+fn number_of(list: &str, name: &str) -> Option<u32> {
+    ids_of(list, name).find_map(|id| id.parse().ok())
 }
 
 impl nfs::Resolver for HostNames {
     fn user(&self, name: &str) -> Option<u32> {
-        number_of("/etc/passwd", name)
+        number_of(&names::users(), name)
     }
 
     fn group(&self, name: &str) -> Option<u32> {
-        number_of("/etc/group", name)
+        number_of(&names::groups(), name)
     }
 
     fn addresses(&self, host: &str) -> Vec<IpAddr> {

@@ -55,6 +55,41 @@ pub(super) const USER: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const GROUP: Command = Command {
+    name: "group",
+    summary: "groups of users, for roles, for what is delegated, and for files",
+    operands: "add NAME | list | role NAME ROLE | delete NAME | join NAME USER... | leave NAME USER",
+    flags: &[
+        short('H', "list: without headings, columns between tabs"),
+        long(
+            "role",
+            Some("ROLE"),
+            "add: the role that members have at least: owner, operator, viewer or none (none)",
+        ),
+        long(
+            "number",
+            Some("NUMBER"),
+            "add: its number, 1000 or more (that of the machine's group of this name, or the next free one from 70000)",
+        ),
+    ],
+    text: &[
+        "Members have the role of the group, where their own is lower. What 'zfs allow -g NAME' delegates to a group its members may do, at \
+             the console and with the machine's user of the same name: a viewer who is in it changes those datasets, and no others.",
+        "Files know a group by its number. Commands show and take its name: 'zfs groupspace', groupquota@NAME. By SMB the machine's users \
+             who are named in a group are in it, and valid-users=@NAME of a share lets them in; NFS clients send numbers, and need the group on \
+             their side. A group with the name of one of the machine has its number.",
+        "delete takes nothing back that was allowed to the group: 'zfs unallow -g NUMBER' does.",
+    ],
+    examples: &[
+        (
+            "sanbox group add studio",
+            "sanbox group join studio ann ben; zfs allow -g studio snapshot,rollback tank/films",
+        ),
+        ("sanbox group add admins --role owner", "members are owners"),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const JOB: Command = Command {
     name: "job",
     summary: "commands given over the API, and what shells changed",

@@ -58,6 +58,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     share::ITADM,
     serve::LOG,
     access::USER,
+    access::GROUP,
     access::JOB,
     snapshot::POLICY,
     snapshot::IMMUTABLE,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use engine::property::{Source, Value};
 use engine::{DatasetFilter, DatasetKind, PropertyQuery};
-use manage::accounts::Role;
-use manage::api::Api;
+use manage::accounts::{NewGroup, Role};
+use manage::api::{Api, machine_groups};
 use manage::config::Config;
 use manage::database::seconds_since_epoch;
-use manage::exported::{Change, Exported, ExportedUser, PROPERTIES, VERSION};
+use manage::exported::{Change, Exported, ExportedGroup, ExportedUser, PROPERTIES, VERSION};
 
 use super::Arguments;
 use crate::appliance::KnownPool;
@@ -77,7 +77,13 @@ async fn present(session: &Session, api: &Arc<Api>) -> Result<Exported, Exit> {
     }
     let user = |user: manage::accounts::UserEntry| ExportedUser {
         name: user.name,
-        role: user.role.as_str().to_owned(),
+        role: user.own_role.as_str().to_owned(),
+    };
+    let group = |group: manage::accounts::GroupEntry| ExportedGroup {
+        name: group.name,
+        number: group.number,
+        role: group.role.map_or("", Role::as_str).to_owned(),
+        members: group.members,
     };
     let jobs = appliance.replications().jobs();
     let peers = appliance.peers().book().peers();
@@ -86,6 +92,7 @@ async fn present(session: &Session, api: &Arc<Api>) -> Result<Exported, Exit> {
         version: VERSION,
         config,
         users: api.accounts.users().into_iter().map(user).collect(),
+        groups: api.accounts.groups().into_iter().map(group).collect(),
         replication: jobs.map_err(|error| failed(error.to_string()))?.replication,
         peers: peers
             .map_err(|error| failed(error.to_string()))?
@@ -186,6 +193,7 @@ async fn apply(
             let changed = api.accounts.change_role(&user.name, role(user)?).await;
             changed.map_err(|error| error.to_string())
         }
+        Change::Group(group) => put_group(api, group).await,
         Change::Targets => put_targets(session, wanted),
         Change::NewJob(job) => {
             let added = appliance
@@ -219,6 +227,33 @@ async fn apply(
             set.map_err(|error| dataset_clause(&error).to_string())
         }
     }
+}
+
+/// Makes a group, or gives it the role and the members of the file.
+async fn put_group(api: &Arc<Api>, group: &ExportedGroup) -> Result<(), String> {
+    let said = |error: manage::accounts::AccountError| error.to_string();
+    let (accounts, name, role) = (&api.accounts, group.name.as_str(), group.role()?);
+    let known = accounts.groups();
+    let known = known.into_iter().find(|known| known.name == name);
+    if known.is_none() {
+        let new = NewGroup {
+            name: name.to_owned(),
+            number: Some(group.number),
+            role,
+        };
+        let machine = machine_groups().await;
+        let added = accounts.add_group(new, &machine, seconds_since_epoch());
+        added.await.map_err(said)?;
+    }
+    accounts.change_group_role(name, role).await.map_err(said)?;
+    let before = known.map_or_else(Vec::new, |known| known.members);
+    for member in before.iter().filter(|name| !group.members.contains(name)) {
+        accounts.remove_member(name, member).await.map_err(said)?;
+    }
+    accounts
+        .add_members(name, &group.members)
+        .await
+        .map_err(said)
 }
 
 fn role(user: &ExportedUser) -> Result<Role, String> {

@@ -15,6 +15,7 @@ mod doctor;
 mod documents;
 mod estimate;
 mod files;
+mod group;
 mod job;
 mod log;
 mod nfsstat;
@@ -84,6 +85,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "tune" => tune::run(session, &args).await,
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
+        "group" => group::run(session, &args).await,
         "job" => job::run(session, &args).await,
         "alert" => alert::run(session, &args).await,
         "checks" => checks::run(session, &args).await,

@@ -75,7 +75,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
 }
 
 /// Says what went wrong, or writes what was done into the log of accounts.
-fn done(
+pub(super) fn done(
     session: &Session,
     api: &Arc<Api>,
     result: Result<(), AccountError>,
@@ -92,7 +92,7 @@ fn note(session: &Session, api: &Arc<Api>, event: String) {
     api.audit.note(&user, "shell", event);
 }
 
-fn parse_role(session: &Session, word: &str) -> Result<Role, Exit> {
+pub(super) fn parse_role(session: &Session, word: &str) -> Result<Role, Exit> {
     Role::from_name(word)
         .ok_or_else(|| session.misuse(format!("'{word}' is none of owner, operator and viewer")))
 }

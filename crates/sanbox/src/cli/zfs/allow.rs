@@ -12,7 +12,7 @@ use super::userspace::name_of;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::out::Stream;
 use crate::cli::{Exit, Outcome, Session};
-use crate::names::ids_of;
+use crate::names::{self, ids_of};
 
 options! {
     AllowOption {
@@ -464,14 +464,13 @@ impl Usage<'_> {
     /// The user or group of a name or number.
     fn id(&self, name: &str, options: &Options) -> Result<(char, u64), Exit> {
         let number = name.parse::<u64>().ok();
-        let find = |path: &str| -> Option<u64> {
-            let list = std::fs::read_to_string(path).unwrap_or_default();
+        let find = |list: String| -> Option<u64> {
             match number {
                 Some(number) => name_of(&list, number).map(|_| number),
                 None => ids_of(&list, name).find_map(|id| id.parse().ok()),
             }
         };
-        let (user, group) = (|| find("/etc/passwd"), || find("/etc/group"));
+        let (user, group) = (|| find(names::users()), || find(names::groups()));
         let (found, what) = if options.user {
             (user().or(number).map(|id| ('u', id)), "user")
         } else if options.group {
@@ -534,8 +533,7 @@ async fn show(session: &Session, dataset: &str) -> Outcome {
     let all = pool.grants(dataset).await;
     let all = all
         .map_err(|error| session.fail(format!("cannot get permissions on '{dataset}': {error}")))?;
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
+    let (users, groups) = (names::users(), names::groups());
     for (name, grants) in all {
         for line in lines(&name, &grants, &users, &groups) {
             session.out.line(line);

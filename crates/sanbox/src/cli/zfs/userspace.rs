@@ -9,7 +9,7 @@ use super::open;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, nice_bytes, nice_number, table};
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
-use crate::names::ids_of;
+use crate::names::{self, ids_of};
 
 options! {
     UserspaceOption {
@@ -151,14 +151,10 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                 return Err(session.fail(format!("cannot get used/quota for {name}: {clause}")));
             }
         };
-        let names = if numbers {
-            None
-        } else {
-            std::fs::read_to_string(match of {
-                UsageOf::Groups => "/etc/group",
-                _ => "/etc/passwd",
-            })
-            .ok()
+        let names = match of {
+            _ if numbers => None,
+            UsageOf::Groups => Some(names::groups()),
+            _ => Some(names::users()),
         };
         rows.extend(
             usage
@@ -269,12 +265,10 @@ pub(super) fn numbered(property: &str) -> String {
     if name.bytes().all(|byte| byte.is_ascii_digit()) || prefix.starts_with("project") {
         return property.to_owned();
     }
-    let list = if prefix.starts_with("group") {
-        "/etc/group"
-    } else {
-        "/etc/passwd"
+    let list = match prefix.starts_with("group") {
+        true => names::groups(),
+        false => names::users(),
     };
-    let list = std::fs::read_to_string(list).unwrap_or_default();
     let found = ids_of(&list, name).next();
     found.map_or_else(|| property.to_owned(), |id| format!("{prefix}{id}"))
 }

@@ -41,6 +41,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long it is waited before Samba is started again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How often groups are looked at for changes.
+const GROUPS_EVERY: Duration = Duration::from_secs(2);
 /// After so long a run a new end is a first one.
 const STEADY: Duration = Duration::from_secs(120);
 /// How long clients of a share that goes may keep its mount busy before Samba is started anew without it.
@@ -504,6 +506,8 @@ impl Supervised {
         let version = process::version().await;
         let version = usable(version.as_deref())?;
         self.look_for_others()?;
+        let mut groups = String::new();
+        process::write_groups(&self.directory, &mut groups).await?;
         let mut process = Process::start(&self.directory).await?;
         let outcome = tokio::select! {
             ready = self.ready() => ready,
@@ -529,10 +533,20 @@ impl Supervised {
         let outcome = tokio::select! {
             how = process.ended() => Err(self.ended_by_itself(&how).await),
             () = told_to_end(end) => Ok(()),
+            () = self.keep_groups(groups) => Ok(()),
         };
         locked(&self.report).tools = None;
         process.stop().await;
         outcome
+    }
+
+    /// Has `smbd` know groups and their members as they are changed; it reads them as a user logs in. It has no end.
+    async fn keep_groups(&self, mut groups: String) {
+        loop {
+            tokio::time::sleep(GROUPS_EVERY).await;
+            // What cannot be written now is tried again.
+            let _ = process::write_groups(&self.directory, &mut groups).await;
+        }
     }
 
     async fn ended_by_itself(&self, how: &str) -> String {

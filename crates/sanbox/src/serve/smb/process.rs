@@ -19,7 +19,7 @@ use manage::samba::configuration::{CONFIGURATION, LOCKS, LOCKS_AT, LOG};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::sync::oneshot;
 
-use crate::paths;
+use crate::{names, paths};
 
 /// The word that makes the program the first process of Samba's namespace; the service's directory follows.
 pub(crate) const COMMAND: &str = "samba-in";
@@ -27,6 +27,10 @@ pub(crate) const COMMAND: &str = "samba-in";
 pub(super) const SHARES: &str = "/run/sanbox";
 /// Where they are mounted, in the service's directory.
 pub(super) const MOUNTS: &str = "mounts";
+/// The groups of the machine and those of the appliance, in the service's directory; `smbd` finds them where the machine's are.
+const GROUPS: &str = "group";
+/// Where that is.
+const GROUPS_AT: &str = "/etc/group";
 /// How long `smbd` may take to end when it is asked to.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the daemon waits for that, and for the rest to go.
@@ -128,6 +132,29 @@ impl Process {
     }
 }
 
+/// Writes the groups that `smbd` has, unless they are as they were: in place, since a mount follows the file and not its name.
+///
+/// # Errors
+/// Of writing, in words.
+pub(super) async fn write_groups(directory: &Path, before: &mut String) -> Result<(), String> {
+    let (path, known) = (directory.join(GROUPS), before.clone());
+    let write = move || -> std::io::Result<Option<String>> {
+        let list = names::groups();
+        if list == known {
+            return Ok(None);
+        }
+        std::fs::write(&path, &list)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
+        Ok(Some(list))
+    };
+    let written = paths::call(directory, write).await?;
+    let written = written.map_err(|error| format!("{GROUPS}: {error}"))?;
+    if let Some(list) = written {
+        *before = list;
+    }
+    Ok(())
+}
+
 /// Runs Samba's programs in the namespaces of its processes: they tell each other apart by process numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Tools {
@@ -226,6 +253,11 @@ fn run(directory: &Path) -> Result<ExitCode, String> {
         std::fs::create_dir_all(at).map_err(|error| failed(at, error))?;
         rustix::mount::mount_bind_recursive(directory.join(name), at)
             .map_err(|error| failed(at, error.into()))?;
+    }
+    // A machine without this file has its groups elsewhere, and keeps them.
+    if Path::new(GROUPS_AT).exists() {
+        rustix::mount::mount_bind(directory.join(GROUPS), GROUPS_AT)
+            .map_err(|error| failed(GROUPS_AT, error.into()))?;
     }
     let smbd = Command::new("smbd")
         .args(["--foreground", "-s"])
