@@ -175,7 +175,8 @@ export type File = {
   target: string | null;
 };
 export type FileList = { files: File[]; next: number | null };
-export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean };
+export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean; directory: string | null };
+export type Group = { name: string; number: number; role: Role | null; members: string[]; created: number };
 export type ApiKey = { id: number; user: string; name: string; role: Role; datasets: string[]; created: number; expires: number | null; used: number | null };
 export type AuditEntry = { id: number; time: number; user: string; origin: string; event: string; count: number };
 export type Severity = 'info' | 'warning' | 'critical';

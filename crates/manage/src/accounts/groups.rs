@@ -467,7 +467,8 @@ mod tests {
             .add_group(admins, &BTreeMap::new(), 1)
             .await
             .expect("made");
-        let added = accounts.add_members("admins", &["bob".to_owned()]);
+        let bob = ["bob".to_owned()];
+        let added = accounts.add_members("admins", &bob);
         added.await.expect("added");
         assert_eq!(accounts.role("bob"), Some(Role::Owner));
         // What a change of a group can take away leaves an owner all the same.
