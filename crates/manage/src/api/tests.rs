@@ -270,18 +270,6 @@ impl World {
         }
     }
 
-    /// What a call answers that is no JSON.
-    async fn text(&self, path: &str, shown: &Shown) -> String {
-        let cookie = format!("{COOKIE}={}", shown.cookie.as_deref().expect("a session"));
-        let request = HttpRequest::builder().uri(path).header("cookie", cookie);
-        let peer = Peer("127.0.0.1:9".parse().expect("an address"));
-        let request = request.extension(peer).body(HttpBody::empty());
-        let answer = self.router.clone().oneshot(request.expect("a request"));
-        let (_, body) = answer.await.expect("answers").into_parts();
-        let bytes = body.collect().await.expect("a body").to_bytes();
-        String::from_utf8(bytes.to_vec()).expect("text")
-    }
-
     /// A session of the user with this role: one that was begun before, or a new one.
     async fn session(&self, role: Role) -> Shown {
         if let Some(begun) = self.begun.lock().expect("whole").get(&role)
@@ -587,8 +575,8 @@ async fn groups_give_roles_and_what_is_delegated_to_them() {
         assert_eq!(answer.status, status, "{body}: {}", answer.body);
     }
     let output = "/api/v1/jobs/1/output?wait=10";
-    let said = world.text(output, &viewer).await;
-    assert_eq!(said, "zfs snapshot tank/a@b for viewer [4711]\n");
+    let said = world.ask(&Method::GET, output, &viewer, None).await.body;
+    assert_eq!(said["text"], "zfs snapshot tank/a@b for viewer [4711]\n");
     let new = NewKey {
         name: "viewers".to_owned(),
         role: None,
