@@ -36,7 +36,7 @@ enum Step {
 
 /// How a name stands to the one that a page begins behind.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum PagePosition {
     /// It and all below it come before.
     Before,
     /// It comes before, and what comes behind may be below it.
@@ -45,18 +45,18 @@ enum Place {
     Behind,
 }
 
-fn place(name: &str, after: Option<&str>) -> Place {
+fn place(name: &str, after: Option<&str>) -> PagePosition {
     let Some(after) = after else {
-        return Place::Behind;
+        return PagePosition::Behind;
     };
     match name.split('/').cmp(after.split('/')) {
-        Ordering::Greater => Place::Behind,
-        Ordering::Equal => Place::Above,
+        Ordering::Greater => PagePosition::Behind,
+        Ordering::Equal => PagePosition::Above,
         Ordering::Less => {
             let below = after.strip_prefix(name);
             match below.is_some_and(|rest| rest.starts_with('/')) {
-                true => Place::Above,
-                false => Place::Before,
+                true => PagePosition::Above,
+                false => PagePosition::Before,
             }
         }
     }
@@ -107,10 +107,10 @@ impl Hierarchy {
         let mut work = vec![(root.to_owned(), Step::Start(start))];
         while let Some((name, step)) = work.pop() {
             let place = place(&name, after);
-            if place == Place::Before {
+            if place == PagePosition::Before {
                 continue;
             }
-            let is_match = place == Place::Behind && name.contains(filter);
+            let is_match = place == PagePosition::Behind && name.contains(filter);
             if is_match && page.datasets.len() >= max || examined >= PAGE_EXAMINED_MAX {
                 page.more = true;
                 break;
@@ -132,7 +132,7 @@ impl Hierarchy {
                 let found = pool.properties_of(listed, &selection, &mut scope).await?;
                 page.datasets.push(found);
             }
-            if place == Place::Behind {
+            if place == PagePosition::Behind {
                 page.last = Some(name);
             }
             examined += 1;
@@ -149,15 +149,15 @@ mod tests {
     #[test]
     fn whole_subtrees_before_a_page_are_passed_over() {
         for (name, after, expect) in [
-            ("tank", None, Place::Behind),
-            ("tank", Some("tank"), Place::Above),
-            ("tank", Some("tank/b/c"), Place::Above),
-            ("tank/a", Some("tank/b"), Place::Before),
-            ("tank/a", Some("tank/a-b"), Place::Before),
-            ("tank/a-b", Some("tank/a/b"), Place::Behind),
-            ("tank/b", Some("tank/b/c"), Place::Above),
-            ("tank/b/d", Some("tank/b/c"), Place::Behind),
-            ("pool", Some("tank"), Place::Before),
+            ("tank", None, PagePosition::Behind),
+            ("tank", Some("tank"), PagePosition::Above),
+            ("tank", Some("tank/b/c"), PagePosition::Above),
+            ("tank/a", Some("tank/b"), PagePosition::Before),
+            ("tank/a", Some("tank/a-b"), PagePosition::Before),
+            ("tank/a-b", Some("tank/a/b"), PagePosition::Behind),
+            ("tank/b", Some("tank/b/c"), PagePosition::Above),
+            ("tank/b/d", Some("tank/b/c"), PagePosition::Behind),
+            ("pool", Some("tank"), PagePosition::Before),
         ] {
             assert_eq!(place(name, after), expect, "{name} behind {after:?}");
         }

@@ -79,7 +79,7 @@ pub struct Ldap {
     pub starttls: bool,
     /// Certificates to trust in place of the machine's.
     pub ca_file: Option<PathBuf>,
-    /// Who looks users up. Empty: nobody, where the directory lets anybody look.
+    /// The account that looks users up. Empty: none, where the directory allows anonymous searches.
     pub bind_dn: String,
     /// A file whose first line is the password of `bind_dn`.
     pub bind_password_file: Option<PathBuf>,

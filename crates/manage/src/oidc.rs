@@ -247,8 +247,10 @@ mod tests {
         let provider = provider(&settings(), &description(&json!({}))).expect("one");
         assert_eq!(
             provider.address(&settings(), &proof()),
-            "https://id.example.org/auth?response_type=code&client_id=box%20one&redirect_uri=https%3A%2F%2Fbox%3A8443%2Fapi%2Fv1%2Flogin%2Foidc%2Fcallback\
-             &scope=openid%20profile%20groups&state=the%20state&nonce=n-1&code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM&code_challenge_method=S256"
+            "https://id.example.org/auth?response_type=code&client_id=box%20one\
+             &redirect_uri=https%3A%2F%2Fbox%3A8443%2Fapi%2Fv1%2Flogin%2Foidc%2Fcallback\
+             &scope=openid%20profile%20groups&state=the%20state&nonce=n-1\
+             &code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM&code_challenge_method=S256"
         );
         for bad in [
             json!({"issuer": "https://id.example.org/"}),

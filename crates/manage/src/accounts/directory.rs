@@ -1,6 +1,6 @@
 //! Users whom an LDAP directory or an OpenID Connect provider knows: they have no password here, and their role anew at each log-in.
 //!
-//! A user of the appliance itself is never taken for one of these, whatever the name: what an owner made, nobody elsewhere can take over.
+//! A user of the appliance itself is never taken for one of these, whatever the name: an account that an owner made is not taken over from elsewhere.
 
 use std::net::IpAddr;
 

@@ -137,7 +137,7 @@ async fn oidc_session(
         return Err(foreign());
     }
     let now = seconds_since_epoch();
-    // The bounds of all log-ins hold for this address; who it is, nobody knows yet.
+    // The bounds of all log-ins hold for this address; the name of the user is not known yet.
     api.accounts.may_try("oidc", peer.ip(), now)?;
     let Some(code) = asked.code.filter(|_| asked.error.is_none()) else {
         let said: String = asked.error.unwrap_or_default().chars().take(64).collect();
@@ -173,7 +173,7 @@ fn provider(api: &Api) -> Result<(), Problem> {
     api.backend.provider().map(drop).ok_or_else(missing)
 }
 
-/// Notes why a provider let nobody in, and says as much of it as is anybody's.
+/// Notes why a log-in by a provider failed, and answers with as much of it as any client may know.
 fn refused(api: &Api, peer: std::net::SocketAddr, refusal: &Refusal) -> Problem {
     match refusal {
         Refusal::Unavailable(why) => {

@@ -112,7 +112,7 @@ async fn role_of_user(
     let filter = settings.user_filter_of(&escaped);
     let found = entries(ldap, &settings.base, &filter, vec!["memberOf"], 2).await?;
     let [user] = &found[..] else {
-        // Nobody, or somebody of several: whose password it would be, nobody knows.
+        // No user, or one of several, of which the password cannot tell the right one.
         ensure!(found.is_empty(), "{filter} finds several users");
         return Ok(Err(Refusal::Credentials));
     };
