@@ -9,14 +9,14 @@ use engine::{
 use super::activity::vdev_guid;
 use super::{NameStyle, bad_name, open_pool};
 use crate::cli::command::{Command, Word, options};
-use crate::cli::{Outcome, Session, setting};
+use crate::cli::{Exit, Outcome, Session, setting};
 
 options! {
     SplitOption {
         Guid = short('g', "show devices by guid"),
         RealPath = short('L', "show devices by the path that links lead to"),
         Altroot(String) = valued('R', "altroot", "import the new pool below this directory"),
-        LoadKeys = short('l', "refused: 'zfs load-key' loads keys when the pool is imported"),
+        LoadKeys = short('l', "load the keys of encrypted datasets; only with -R"),
         DryRun = short('n', "show what would be made, and make nothing"),
         Property(String) = valued('o', "property=value", "a property of the new pool"),
         FullPath = short('P', "show devices by their whole path"),
@@ -71,6 +71,7 @@ struct Options {
     altroot: Option<String>,
     properties: Vec<(String, String)>,
     mount_options: bool,
+    load_keys: bool,
     style: NameStyle,
 }
 
@@ -89,14 +90,15 @@ pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
                 Some(pair) => options.properties.push(pair),
                 None => options.mount_options = true,
             },
-            SplitOption::LoadKeys => {
-                return Err(session.fail("loading keys is only valid when importing the pool"));
-            }
+            SplitOption::LoadKeys => options.load_keys = true,
         }
         Ok(())
     })?;
     if options.altroot.is_none() && options.mount_options {
         return Err(session.misuse("setting mntopts is only valid when importing the pool"));
+    }
+    if options.altroot.is_none() && options.load_keys {
+        return Err(session.misuse("loading keys is only valid when importing the pool"));
     }
     let (name, new, words) = match operands.as_slice() {
         [] => return Err(session.misuse("Missing pool name")),
@@ -153,11 +155,21 @@ pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
     let Some(altroot) = options.altroot else {
         return Ok(());
     };
-    take_in(session, new, places, PathBuf::from(altroot)).await
+    let pool = take_in(session, new, places, PathBuf::from(altroot)).await?;
+    if options.load_keys {
+        crate::cli::zfs::keys::load_all(session, &pool).await?;
+        session.appliance.keys_loaded(&pool).await;
+    }
+    Ok(())
 }
 
 /// Imports the new pool, as `-R` asks.
-async fn take_in(session: &Session, name: &str, places: Vec<PathBuf>, altroot: PathBuf) -> Outcome {
+async fn take_in(
+    session: &Session,
+    name: &str,
+    places: Vec<PathBuf>,
+    altroot: PathBuf,
+) -> Result<PoolHandle, Exit> {
     let failed = |why: String| {
         session.fail(format!(
             "Split was successful, but '{name}' could not be imported: {why}"
@@ -174,7 +186,7 @@ async fn take_in(session: &Session, name: &str, places: Vec<PathBuf>, altroot: P
         ..ImportPolicy::default()
     };
     match session.appliance.import_pool(candidate, policy, true).await {
-        Ok(_) => Ok(()),
+        Ok(pool) => Ok(pool),
         Err(error) => Err(failed(error.to_string())),
     }
 }
