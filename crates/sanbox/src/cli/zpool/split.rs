@@ -78,7 +78,7 @@ struct Options {
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_split; lib/libzfs/libzfs_pool.c, zpool_vdev_split (words)
 pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let operands = session.read_options(arguments, |session, option| {
+    let operands = session.read_options(arguments, |_, option| {
         match option {
             SplitOption::Guid => options.style.guid = true,
             SplitOption::RealPath => options.style.real_path = true,
