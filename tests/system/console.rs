@@ -83,7 +83,11 @@ fn serve(place: &mut Place) -> u16 {
 
 /// As [`serve`], with more flags.
 pub(crate) fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
-    let port = free_port();
+    serve_at(place, free_port(), flags)
+}
+
+/// As [`serve_with`], at this port.
+pub(crate) fn serve_at(place: &mut Place, port: u16, flags: &[&str]) -> u16 {
     let port_text = port.to_string();
     let own = [
         "--nfs-port",

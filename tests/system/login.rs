@@ -83,14 +83,14 @@ impl Drop for Slapd {
     }
 }
 
-fn said(command: &mut Command) {
+pub(crate) fn said(command: &mut Command) {
     let output = command.output().expect("it runs");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {error}");
 }
 
 /// An authority, and the certificate of a server that it vouches for.
-fn certificates(at: &Path) {
+pub(crate) fn certificates(at: &Path) {
     let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
         openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr
         printf 'subjectAltName=DNS:localhost' > names

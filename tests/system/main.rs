@@ -41,6 +41,7 @@ mod keys_from_web;
 mod lists;
 mod livelists;
 mod login;
+mod login_oidc;
 mod logs;
 mod menu;
 mod missing;

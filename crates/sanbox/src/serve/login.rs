@@ -28,6 +28,8 @@ static QUESTIONS: Semaphore = Semaphore::const_new(8);
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(12);
 /// Groups of a user that are looked at.
 const GROUPS_MAX: i32 = 1000;
+/// Bytes of names and values that are taken from a search.
+const SEARCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a file with a password.
 const SECRET_BYTES_MAX: u64 = 4096;
 /// RFC 4511, appendix A: invalidCredentials.
@@ -144,7 +146,10 @@ async fn role_of_user(
     Ok(settings.roles.role_of(&groups).ok_or(Refusal::NoRole))
 }
 
-/// Returns what a search finds, and no more of it than `most`.
+/// Returns what a search finds.
+///
+/// # Errors
+/// The directory's, and more than `most` entries or [`SEARCH_BYTES_MAX`]: it is asked for no more, and not believed to hold to that.
 async fn entries(
     ldap: &mut Ldap,
     base: &str,
@@ -152,19 +157,32 @@ async fn entries(
     attributes: Vec<&'static str>,
     most: i32,
 ) -> anyhow::Result<Vec<SearchEntry>> {
-    let options = SearchOptions::new().sizelimit(most);
-    let search = ldap.with_search_options(options);
-    let searched = search.search(base, Scope::Subtree, filter, attributes);
     let searching = || format!("searching {base} for {filter}");
-    let (found, result) = match searched.await.with_context(searching)? {
-        ldap3::SearchResult(found, result) => (found, result),
-    };
+    let asked = ldap.with_search_options(SearchOptions::new().sizelimit(most));
+    let search = asked.streaming_search(base, Scope::Subtree, filter, attributes);
+    let mut search = search.await.with_context(searching)?;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while let Some(entry) = search.next().await.with_context(searching)? {
+        // Where else it could be looked for is not followed.
+        if entry.is_ref() || entry.is_intermediate() {
+            continue;
+        }
+        let entry = SearchEntry::construct(entry);
+        let values = entry.attrs.values().flatten().map(String::len);
+        bytes += entry.dn.len() + values.sum::<usize>();
+        let fits = i32::try_from(found.len()).is_ok_and(|count| count < most);
+        ensure!(
+            fits && bytes <= SEARCH_BYTES_MAX,
+            "{}: more than was asked for",
+            searching()
+        );
+        found.push(entry);
+    }
+    let result = search.finish().await;
     if result.rc != MORE_THAN_ASKED_FOR {
         result.success().with_context(searching)?;
     }
-    // Where else it could be looked for is not followed.
-    let own = found.into_iter().filter(|found| !found.is_ref());
-    Ok(own.map(SearchEntry::construct).collect())
+    Ok(found)
 }
 
 /// The value of the first part of a name in a directory: `admins` of `cn=admins,dc=example`.
@@ -226,8 +244,8 @@ pub(super) async fn ask_provider(
         let trust = Trust::of_file(settings.ca_file.as_deref());
         let answer = match post(provider.token(), &form, &trust).await {
             Ok(answer) => answer,
-            // RFC 6749, 5.2: of a code that is wrong, used or too old, and of a secret that is wrong.
-            Err(FetchError::Status(400)) => return Err(Refusal::Credentials),
+            // RFC 6749, 5.2: of a code that is wrong, used or too old; some providers answer such a one with 403.
+            Err(FetchError::Status(400 | 403)) => return Err(Refusal::Credentials),
             Err(error) => return Err(said(error)),
         };
         let now = seconds_since_epoch();
