@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use data_encoding::BASE64_NOPAD;
+
 use crate::pdu::DATA_BYTES_MAX;
 
 /// Greatest length of a value, and of a key's name.
@@ -265,7 +267,9 @@ pub(crate) fn binary_value(text: &str, max: usize) -> Option<Vec<u8>> {
     let (kind, digits) = text.split_at_checked(2)?;
     let bytes = match kind {
         "0x" | "0X" => hex(digits)?,
-        "0b" | "0B" => base64(digits)?,
+        "0b" | "0B" => BASE64_NOPAD
+            .decode(digits.trim_end_matches('=').as_bytes())
+            .ok()?,
         _ => return None,
     };
     (!bytes.is_empty() && bytes.len() <= max).then_some(bytes)
@@ -288,29 +292,6 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
     for pair in digits.chunks_exact(2) {
         if let [high, low] = pair {
             bytes.push(digit(*high)? << 4 | digit(*low)?);
-        }
-    }
-    Some(bytes)
-}
-
-fn base64(digits: &str) -> Option<Vec<u8>> {
-    let digits = digits.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut word, mut bits) = (0_u32, 0);
-    for byte in digits.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        word = (word << 6 | u32::from(value)) & 0x00ff_ffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push(u8::try_from(word >> bits & 0xff).ok()?);
         }
     }
     Some(bytes)

@@ -11,7 +11,6 @@ pub mod alerts;
 pub mod api;
 pub mod attempts;
 pub mod audit;
-pub mod base64;
 pub mod certificate;
 pub mod commands;
 pub mod config;

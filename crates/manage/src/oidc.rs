@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
+use data_encoding::{BASE64, BASE64URL_NOPAD};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::accounts::Role;
 use crate::api::OidcProof;
-use crate::base64::{base64, base64_url, from_base64_url};
 use crate::config::Oidc;
 
 /// How far the clocks of two machines may differ.
@@ -73,7 +73,7 @@ impl Provider {
     /// Returns where a browser is sent to log in.
     #[must_use]
     pub fn address(&self, settings: &Oidc, proof: &OidcProof) -> String {
-        let challenge = base64_url(&Sha256::digest(proof.verifier.as_bytes()));
+        let challenge = BASE64URL_NOPAD.encode(&Sha256::digest(proof.verifier.as_bytes()));
         let query = form(&[
             ("response_type", "code"),
             ("client_id", &settings.client_id),
@@ -113,7 +113,7 @@ pub fn authorization(settings: &Oidc, secret: &str) -> Zeroizing<String> {
         quoted(&settings.client_id),
         quoted(secret)
     ));
-    Zeroizing::new(format!("Basic {}", base64(pair.as_bytes())))
+    Zeroizing::new(format!("Basic {}", BASE64.encode(pair.as_bytes())))
 }
 
 /// Reads what a code became: the user's name here, and the role where one of the user's groups has one. `now` is in seconds since 1970.
@@ -134,7 +134,8 @@ pub fn user_of(
     let [_, claims, _] = parts[..] else {
         return Err("the provider gave no ID token".to_owned());
     };
-    let claims = from_base64_url(claims).and_then(|claims| serde_json::from_slice(&claims).ok());
+    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok();
+    let claims = claims.and_then(|claims| serde_json::from_slice(&claims).ok());
     let claims: Value = claims.ok_or("the ID token cannot be read")?;
     check(settings, &claims, proof, now)?;
     let name = claims[settings.user_claim.as_str()].as_str();
@@ -278,7 +279,7 @@ mod tests {
             for (name, value) in more.as_object().expect("an object") {
                 claims[name] = value.clone();
             }
-            let claims = base64_url(claims.to_string().as_bytes());
+            let claims = BASE64URL_NOPAD.encode(claims.to_string().as_bytes());
             let answer = json!({"id_token": format!("e30.{claims}.c2ln")}).to_string();
             user_of(&settings(), answer.as_bytes(), &proof(), now)
         };

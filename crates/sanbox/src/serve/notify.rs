@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use data_encoding::BASE64;
 use jiff::Timestamp;
 use manage::alerts::channel::Channel;
 use manage::alerts::snmp::{self, TrapContext};
@@ -26,7 +27,6 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::web_client::{Stream, Trust, Url, connect, secured};
-use manage::base64::base64;
 
 /// Messages of a channel that wait to be taken.
 const WAITING_MAX: usize = 100;
@@ -331,7 +331,7 @@ async fn deliver(mail: &Mail, own: &str, letter: &str) -> anyhow::Result<()> {
             "a password is sent over TLS alone"
         );
         // RFC 4616, 2.
-        let plain = base64(format!("\0{}\0{password}", mail.user).as_bytes());
+        let plain = BASE64.encode(format!("\0{}\0{password}", mail.user).as_bytes());
         smtp.say(&format!("AUTH PLAIN {plain}"), "AUTH", "235")
             .await?;
     }
@@ -368,7 +368,7 @@ fn letter(mail: &Mail, subject: &str, body: &str) -> String {
 
 /// Content of a type in base 64: no line of it can be taken for anything else.
 fn part(kind: &str, more: &str, content: &[u8]) -> String {
-    let body = base64(content);
+    let body = BASE64.encode(content);
     let lines: Vec<&str> = body
         .as_bytes()
         .chunks(76)
