@@ -1,6 +1,7 @@
 //! Calls about groups of users.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -8,7 +9,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{Body, Peer, Problem, Shared};
+use super::{Api, Body, Peer, Problem, Shared};
 use crate::accounts::{GroupEntry, NewGroup, Role, SessionUser, groups_of_machine};
 use crate::database::seconds_since_epoch;
 
@@ -105,13 +106,9 @@ pub(super) async fn add_member(
     State(api): Shared,
     Extension(Peer(peer)): Extension<Peer>,
     Extension(user): Extension<SessionUser>,
-    Path((name, member)): Path<(String, String)>,
+    Path(path): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    let members = [member];
-    api.accounts.add_members(&name, &members).await?;
-    let event = format!("added '{}' to group '{name}'", members[0]);
-    api.note(&user, peer, event);
-    Ok(StatusCode::NO_CONTENT)
+    change_member(&api, peer, &user, path, true).await
 }
 
 /// Takes a user out of a group.
@@ -121,13 +118,30 @@ pub(super) async fn remove_member(
     State(api): Shared,
     Extension(Peer(peer)): Extension<Peer>,
     Extension(user): Extension<SessionUser>,
-    Path((name, member)): Path<(String, String)>,
+    Path(path): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    api.accounts.remove_member(&name, &member).await?;
-    api.note(
-        &user,
-        peer,
-        format!("took '{member}' out of group '{name}'"),
-    );
+    change_member(&api, peer, &user, path, false).await
+}
+
+/// Puts a user into a group, or takes it out, and notes it.
+async fn change_member(
+    api: &Api,
+    peer: SocketAddr,
+    user: &SessionUser,
+    (name, member): (String, String),
+    joins: bool,
+) -> Result<StatusCode, Problem> {
+    let members = [member];
+    let event = match joins {
+        true => {
+            api.accounts.add_members(&name, &members).await?;
+            format!("added '{}' to group '{name}'", members[0])
+        }
+        false => {
+            api.accounts.remove_member(&name, &members[0]).await?;
+            format!("took '{}' out of group '{name}'", members[0])
+        }
+    };
+    api.note(user, peer, event);
     Ok(StatusCode::NO_CONTENT)
 }
