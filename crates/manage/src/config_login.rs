@@ -1,5 +1,6 @@
 //! `[login]` of `sanbox.toml`: log-in by an LDAP directory or an OpenID Connect provider. Both are off where nothing is said.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -33,13 +34,14 @@ pub struct GroupRoles {
 }
 
 impl GroupRoles {
-    /// Returns the highest role of some groups. Letters count alike in both cases, as in LDAP.
+    /// Returns the highest role of some groups. Letters count alike in both cases, as in LDAP,
+    /// and spaces behind commas not at all.
     #[must_use]
     pub fn role_of(&self, groups: &[String]) -> Option<Role> {
+        let known: BTreeSet<String> = groups.iter().map(|group| folded(group)).collect();
         let has = |listed: &[String]| {
-            listed.iter().any(|name| {
-                name == "*" || groups.iter().any(|group| group.eq_ignore_ascii_case(name))
-            })
+            let mut listed = listed.iter();
+            listed.any(|name| name == "*" || known.contains(&folded(name)))
         };
         let roles = [
             (Role::Owner, &self.owner),
@@ -69,6 +71,12 @@ impl GroupRoles {
     }
 }
 
+/// Returns the name of a group as names are compared: in small letters, and without the spaces that the parts of a DN may have between them.
+fn folded(name: &str) -> String {
+    let parts: Vec<&str> = name.split(',').map(str::trim).collect();
+    parts.join(",").to_ascii_lowercase()
+}
+
 /// An LDAP directory (RFC 4511).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -93,7 +101,7 @@ pub struct Ldap {
     pub group_filter: String,
     /// Seconds that a log-in may take there, 1 to 30.
     pub timeout_seconds: u64,
-    /// Roles by the names (`cn`) or the whole names (DN) of groups.
+    /// Roles by the whole names (DN) of groups. A short one (`cn`) is any group of that name, wherever in the directory it is.
     pub roles: GroupRoles,
 }
 
@@ -299,6 +307,15 @@ mod tests {
             ..roles
         };
         assert_eq!(roles.role_of(&list("others")), None);
+        let roles = GroupRoles {
+            operator: vec!["cn=storage, OU=groups,dc=example".to_owned()],
+            ..GroupRoles::default()
+        };
+        let known = |name: &str| roles.role_of(&[name.to_owned()]);
+        let operator = Some(Role::Operator);
+        assert_eq!(known("CN=storage,ou=groups,DC=example"), operator);
+        assert_eq!(known("cn=storage,ou=others,dc=example"), None);
+        assert_eq!(known("storage"), None);
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub enum AccountError {
         "a password has at least {PASSWORD_CHARACTERS_MIN} characters and at most {PASSWORD_BYTES_MAX} bytes"
     )]
     Password,
+    /// The password is one of those that are tried first.
+    #[error("this password is in lists of known ones, or repeats itself: choose another one")]
+    KnownPassword,
     /// There is such a user.
     #[error("user '{0}' exists already")]
     Exists(String),

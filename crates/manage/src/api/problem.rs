@@ -105,7 +105,9 @@ impl From<AccountError> for Problem {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             AccountError::Wait(_) => StatusCode::TOO_MANY_REQUESTS,
-            AccountError::Name | AccountError::Password => StatusCode::UNPROCESSABLE_ENTITY,
+            AccountError::Name | AccountError::Password | AccountError::KnownPassword => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             AccountError::Missing(_) | AccountError::GroupMissing(_) => StatusCode::NOT_FOUND,
             AccountError::Exists(_)
             | AccountError::GroupExists(_)
