@@ -370,7 +370,27 @@ async function users() {
   await page.getByText('Keep these recovery codes').waitFor();
   recoveryCode = (await factor.locator('pre').innerText()).split('\n')[0];
   await page.getByText('turned the second factor on').waitFor();
+  // A group with a role and a member: each change shows its line.
+  const groups = page.locator('section.card').filter({ has: page.getByRole('heading', { name: 'Groups', exact: true }) });
+  await groups.getByLabel('Name', { exact: true }).fill('storage');
+  await groups.getByLabel('Role', { exact: true }).selectOption({ label: 'Viewer: may look' });
+  await groups.getByRole('button', { name: 'New group' }).click();
+  await groups.getByText('sanbox group add storage --role viewer').waitFor();
+  await groups.getByLabel('Add: storage').fill('bob');
+  await groups.getByRole('button', { name: 'Add', exact: true }).click();
+  await groups.getByText('sanbox group join storage bob').waitFor();
+  await groups.getByLabel('Role: storage').selectOption({ label: 'Operator: datasets, snapshots, shares' });
+  await groups.getByText('sanbox group role storage operator').waitFor();
+  await groups.getByLabel('Add: storage').fill('bad name');
+  await groups.getByRole('button', { name: 'Add', exact: true }).click();
+  await groups.getByRole('alert').filter({ hasText: /./ }).waitFor();
+  await groups.getByLabel('Add: storage').fill('');
   await look('users');
+  await groups.getByRole('button', { name: 'Take out of the group: bob, storage' }).click();
+  await groups.getByText('sanbox group leave storage bob').waitFor();
+  await groups.getByRole('button', { name: 'Remove: storage' }).click();
+  await groups.getByRole('button', { name: 'Remove', exact: true }).click();
+  await groups.getByText('sanbox group delete storage').waitFor();
   await page.getByRole('button', { name: 'Revoke: backup job' }).click();
   await page.getByRole('rowheader', { name: 'backup job' }).waitFor({ state: 'detached' });
   await page.getByRole('button', { name: 'Remove user: bob' }).click();
