@@ -21,6 +21,7 @@ mod encrypted_commands;
 mod encrypted_created;
 mod estimates;
 mod exported;
+mod failover;
 mod first_day;
 mod golden_archives;
 mod golden_properties;

@@ -121,6 +121,15 @@ impl Client {
         answer.bytes()[8..8 + length].to_vec()
     }
 
+    /// Looks up a name; returns the file's handle.
+    pub(crate) fn lookup(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
+        let arguments = Xdr::default().opaque(dir).opaque(name.as_bytes());
+        let answer = self.call(NFS, LOOKUP, &arguments);
+        assert_eq!(answer.word(0), 0, "looking up {name}");
+        let length = answer.word(1) as usize;
+        answer.bytes()[8..8 + length].to_vec()
+    }
+
     /// Makes a file; returns its handle.
     pub(crate) fn create(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
         let arguments = Xdr::default().opaque(dir).opaque(name.as_bytes());

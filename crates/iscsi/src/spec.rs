@@ -131,6 +131,8 @@ pub struct LunSpec {
     pub volume: VolumeHandle,
     /// Its name, for people.
     pub name: String,
+    /// What the unit's serial number and identifiers are made of: the volume's guid, or that of the volume that it stands in for.
+    pub identity: u64,
     /// Size in bytes.
     pub bytes: u64,
     /// Its `volblocksize` in bytes.

@@ -11,8 +11,12 @@
 //! ```
 //!
 //! The dataset's guid survives renames and moves to another machine with its pool; object and generation name one file
-//! for ever. Snapshots are named by object and guid, so that they are found without a search. A handle is no secret:
+//! for ever. A copy that is in use in place of its source takes the source's guid into its handles ([`crate::Export::identity`]), so that clients
+//! go on with those that they have: streams keep objects and generations.
+//! Snapshots are named by object and guid, so that they are found without a search. A handle is no secret:
 //! every call is checked against the export and the client's address, and a snapshot must be one of the export's.
+
+use std::cmp::Ordering;
 
 use engine::{FileId, FsHandle, LockedFile};
 
@@ -40,11 +44,13 @@ pub(crate) fn in_snapshot(fs: &FsHandle) -> Option<InSnapshot> {
     })
 }
 
-/// A file, named so that any later server finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A file, named so that any later server finds it. Two are equal when they lead to one file, whatever the dataset is called in them.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct FileHandle {
     /// Guid of the dataset that is exported.
     pub(crate) dataset: u64,
+    /// What the handle's bytes have in place of it: the guid of the dataset that this one stands in for, or its own.
+    pub(crate) identity: u64,
     /// Which of its snapshots the file is in.
     pub(crate) snapshot: Option<InSnapshot>,
     /// The file in it.
@@ -60,7 +66,7 @@ impl FileHandle {
             None => &MAGIC,
             Some(_) => &MAGIC_SNAPSHOT,
         });
-        let file = [self.dataset, self.file.object, self.file.generation];
+        let file = [self.identity, self.file.object, self.file.generation];
         let snapshot = self.snapshot.map(|s| [s.object, s.guid]);
         for field in file.into_iter().chain(snapshot.into_iter().flatten()) {
             bytes.extend_from_slice(&field.to_be_bytes());
@@ -76,7 +82,7 @@ impl FileHandle {
         }
     }
 
-    /// Reads a handle, or `None` when it is none of ours.
+    /// Reads a handle, or `None` when it is none of ours. The dataset is what the bytes call it: [`crate::Server`] finds the one that acts as it.
     #[must_use]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (magic, fields) = bytes.split_first_chunk::<4>()?;
@@ -97,12 +103,39 @@ impl FileHandle {
         };
         Some(Self {
             dataset: field(*dataset),
+            identity: field(*dataset),
             snapshot,
             file: FileId {
                 object: field(*object),
                 generation: field(*generation),
             },
         })
+    }
+}
+
+impl FileHandle {
+    fn key(&self) -> (u64, Option<InSnapshot>, FileId) {
+        (self.dataset, self.snapshot, self.file)
+    }
+}
+
+impl PartialEq for FileHandle {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for FileHandle {}
+
+impl PartialOrd for FileHandle {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for FileHandle {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
     }
 }
 
@@ -127,6 +160,7 @@ mod tests {
     fn a_handle_reads_back_and_garbage_does_not() {
         let handle = FileHandle {
             dataset: 1,
+            identity: 1,
             snapshot: None,
             file: FileId {
                 object: 34,
@@ -150,5 +184,31 @@ mod tests {
         assert_eq!(FileHandle::decode(&[0; HANDLE_BYTES]), None);
         assert_eq!(FileHandle::decode(&[0; 28]), None);
         assert_eq!(FileHandle::decode(&[]), None);
+    }
+
+    #[test]
+    fn a_handle_of_a_dataset_that_stands_in_for_another_has_the_other_s_guid() {
+        let file = FileId {
+            object: 34,
+            generation: 5,
+        };
+        let source = FileHandle {
+            dataset: 1,
+            identity: 1,
+            snapshot: None,
+            file,
+        };
+        let copy = FileHandle {
+            dataset: 2,
+            ..source
+        };
+        assert_eq!(copy.encode(), source.encode());
+        assert_eq!(copy.locked().fs, 2, "locks are the dataset's own");
+        let own = FileHandle {
+            identity: 2,
+            ..copy
+        };
+        assert_ne!(own.encode(), copy.encode());
+        assert_eq!(own, copy, "both lead to the same file");
     }
 }

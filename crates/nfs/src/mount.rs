@@ -129,6 +129,7 @@ async fn walk(guid: u64, served: &Arc<ServedExport>, rest: &[&str]) -> Result<Fi
     let mut attr = fs.root().await?;
     let mut handle = FileHandle {
         dataset: guid,
+        identity: served.identity,
         snapshot: None,
         file: attr.id,
     };

@@ -63,6 +63,7 @@ impl Server {
         let attr = served.export.fs.root().await.ok()?;
         let handle = FileHandle {
             dataset: *guid,
+            identity: served.identity,
             snapshot: None,
             file: attr.id,
         };

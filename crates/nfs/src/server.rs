@@ -13,8 +13,9 @@ use crate::v4::DelegationCounts;
 use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
 use engine::{Client, Cred, DelegationRecall, FileLocks, FsHandle, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -34,6 +35,8 @@ pub struct Export {
     pub fs: FsHandle,
     /// The dataset's name, for messages.
     pub dataset: String,
+    /// The guid of the dataset that this one stands in for: handles that clients have of that one lead here, unless that one is exported, too.
+    pub identity: Option<u64>,
     /// The value of `sharenfs`.
     pub sharenfs: String,
     /// Nothing may be written, whatever `sharenfs` says.
@@ -104,8 +107,50 @@ impl Default for Versions {
 pub(crate) struct ServedExport {
     pub(crate) export: Export,
     pub(crate) rules: Rules,
+    /// What handles have for the dataset.
+    pub(crate) identity: u64,
     /// Names in its root directory that lead to other shares, and their guids.
     pub(crate) nested: Vec<(Vec<u8>, u64)>,
+}
+
+/// The exports, by the guids of their datasets.
+#[derive(Default)]
+pub(crate) struct Exports {
+    served: BTreeMap<u64, Arc<ServedExport>>,
+    /// The datasets that stand in for others, by the guids of those.
+    identities: BTreeMap<u64, u64>,
+}
+
+impl Deref for Exports {
+    type Target = BTreeMap<u64, Arc<ServedExport>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.served
+    }
+}
+
+impl Exports {
+    /// Reads a handle, or `None` when it is none of ours.
+    fn read_handle(&self, bytes: &[u8]) -> Option<FileHandle> {
+        let mut handle = FileHandle::decode(bytes)?;
+        if let Some(dataset) = self.identities.get(&handle.identity) {
+            handle.dataset = *dataset;
+        }
+        Some(handle)
+    }
+}
+
+/// Returns which dataset acts as which other: none as one that is there itself, and one at most as each. `asked` are datasets, and the ones
+/// that they are to act as.
+fn identities(asked: &[(u64, Option<u64>)]) -> BTreeMap<u64, u64> {
+    let present: BTreeSet<u64> = asked.iter().map(|(own, _)| *own).collect();
+    let mut found = BTreeMap::new();
+    for (own, identity) in asked {
+        if let Some(identity) = identity.filter(|identity| !present.contains(identity)) {
+            found.entry(identity).or_insert(*own);
+        }
+    }
+    found
 }
 
 type CachedAccess = (u64, Option<Access>);
@@ -115,7 +160,7 @@ struct ServerState {
     boot_verifier: u64,
     resolver: Box<dyn Resolver>,
     now_ns: AtomicU64,
-    exports: RwLock<Arc<BTreeMap<u64, Arc<ServedExport>>>>,
+    exports: RwLock<Arc<Exports>>,
     /// The tree over the exports, and how often they were replaced.
     pseudo: RwLock<(Arc<PseudoTree>, u64)>,
     versions: Versions,
@@ -191,6 +236,11 @@ impl Server {
     ///
     /// Exports whose `sharenfs` is not understood are left out and returned with the reason.
     pub fn set_exports(&self, exports: Vec<Export>) -> Vec<(Export, GrammarError)> {
+        let asked: Vec<_> = exports
+            .iter()
+            .map(|export| (export.fs.guid(), export.identity))
+            .collect();
+        let identities = identities(&asked);
         let mut served = BTreeMap::new();
         let mut refused = Vec::new();
         let paths = exports
@@ -202,9 +252,12 @@ impl Server {
                 Ok(rules) => {
                     let guid = export.fs.guid();
                     let nested = nested.remove(&guid).unwrap_or_default();
+                    let acts = export.identity;
+                    let acts = acts.filter(|other| identities.get(other) == Some(&guid));
                     let share = ServedExport {
                         export,
                         rules,
+                        identity: acts.unwrap_or(guid),
                         nested,
                     };
                     served.insert(guid, Arc::new(share));
@@ -220,7 +273,7 @@ impl Server {
             .shared
             .exports
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(Exports { served, identities });
         let mut pseudo = self
             .shared
             .pseudo
@@ -441,7 +494,7 @@ impl Server {
         lock(&self.shared.mounts)
     }
 
-    pub(crate) fn exports(&self) -> Arc<BTreeMap<u64, Arc<ServedExport>>> {
+    pub(crate) fn exports(&self) -> Arc<Exports> {
         Arc::clone(
             &self
                 .shared
@@ -453,6 +506,11 @@ impl Server {
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.now_ns.load(Ordering::Relaxed)
+    }
+
+    /// Reads a handle, or `None` when it is none of ours.
+    pub(crate) fn read_handle(&self, bytes: &[u8]) -> Option<FileHandle> {
+        self.exports().read_handle(bytes)
     }
 
     /// Decides what the client may do on an export.
@@ -488,8 +546,10 @@ impl Server {
         peer: SocketAddr,
         credential: &Credential,
     ) -> Result<(FileHandle, Caller), HandleRefusal> {
-        let handle = FileHandle::decode(handle).ok_or(HandleRefusal::BadHandle)?;
         let exports = self.exports();
+        let handle = exports
+            .read_handle(handle)
+            .ok_or(HandleRefusal::BadHandle)?;
         let absent = || match self.shared.starting.load(Ordering::Relaxed) {
             true => HandleRefusal::NotYet,
             false => HandleRefusal::Stale,
@@ -553,6 +613,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dataset_acts_as_another_where_that_is_not_there() {
+        let none = BTreeMap::new();
+        assert_eq!(identities(&[(1, None), (2, Some(1))]), none);
+        assert_eq!(identities(&[(1, Some(1))]), none);
+        let first = identities(&[(2, Some(1)), (3, Some(1)), (4, None)]);
+        assert_eq!(first, BTreeMap::from([(1, 2)]));
+    }
 
     #[test]
     fn only_direct_children_lie_below() {

@@ -147,7 +147,7 @@ fn find(command: &Command, designator: &Designator) -> Option<Arc<LogicalUnit>> 
     let seen = command.target.units_for(&command.nexus);
     seen.into_iter().find(|unit| {
         let naa = unit.naa();
-        let guid = unit.volume.guid().to_be_bytes();
+        let guid = unit.identity().to_be_bytes();
         match designator.kind {
             3 => designator.id == naa,
             2 => designator.id == guid,

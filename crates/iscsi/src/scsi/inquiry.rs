@@ -58,9 +58,15 @@ impl LogicalUnit {
         Ok(Reply::data(bytes, allocated))
     }
 
-    /// The unit serial number: the volume's guid, which travels with it.
+    /// The number that serial number and identifiers are made of: the volume's guid, which travels with it, or that of the volume that it stands
+    /// in for.
+    pub(super) fn identity(&self) -> u64 {
+        self.state().identity
+    }
+
+    /// The unit serial number.
     pub(super) fn serial(&self) -> String {
-        format!("{:016x}", self.volume.guid())
+        format!("{:016x}", self.identity())
     }
 
     /// The identifier that says which unit this is, whatever target shows it: the one it was given, or NAA locally assigned.
@@ -69,7 +75,7 @@ impl LogicalUnit {
             return given.to_vec();
         }
         // NAA 3h, locally assigned: 60 bits of our own. SPC-4 section 7.8.6.6.4.
-        let own = 3 << 60 | self.volume.guid() & 0x0fff_ffff_ffff_ffff;
+        let own = 3 << 60 | self.identity() & 0x0fff_ffff_ffff_ffff;
         own.to_be_bytes().to_vec()
     }
 
@@ -81,7 +87,7 @@ impl LogicalUnit {
         };
         // Of the logical unit: NAA, EUI-64 based, T10 vendor.
         add(1, 0x03, &self.naa());
-        add(1, 0x02, &self.volume.guid().to_be_bytes());
+        add(1, 0x02, &self.identity().to_be_bytes());
         let mut vendor = VENDOR.to_vec();
         vendor.extend_from_slice(self.serial().as_bytes());
         add(2, 0x01, &vendor);

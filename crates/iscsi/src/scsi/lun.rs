@@ -44,6 +44,8 @@ struct AttachedSession {
 #[derive(Debug)]
 pub(crate) struct LunState {
     pub(crate) name: String,
+    /// As of [`LunSpec::identity`].
+    pub(crate) identity: u64,
     pub(crate) bytes: u64,
     pub(crate) volume_block: u64,
     pub(crate) sectors: SectorFormat,
@@ -93,6 +95,7 @@ impl LogicalUnit {
             read_modify_write: FifoMutex::default(),
             state: Mutex::new(LunState {
                 name: spec.name.clone(),
+                identity: spec.identity,
                 bytes: spec.bytes,
                 volume_block: spec.volume_block,
                 sectors: spec.sectors,
@@ -129,8 +132,9 @@ impl LogicalUnit {
             state.threshold_armed = true;
             self.unwatched.store(0, Ordering::Relaxed);
         }
-        let renamed = state.naa != spec.naa;
+        let renamed = state.naa != spec.naa || state.identity != spec.identity;
         state.naa = spec.naa;
+        state.identity = spec.identity;
         // MODE SELECT may have switched the cache since: only a change of the property counts.
         let recached = state.configured_cache != spec.write_cache;
         let remoded = recached || state.read_only != spec.read_only;

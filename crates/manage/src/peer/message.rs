@@ -348,6 +348,8 @@ pub struct WireDataset {
     pub bookmarks: Vec<WirePoint>,
     pub written_bytes: u64,
     pub mark: Option<String>,
+    #[serde(default)]
+    pub identity: Option<u64>,
     pub interrupted: Option<WireInterrupted>,
 }
 
@@ -361,6 +363,7 @@ impl From<ReplicaDataset> for WireDataset {
             bookmarks: dataset.bookmarks.into_iter().map(WirePoint::from).collect(),
             written_bytes: dataset.written_bytes,
             mark: dataset.mark.map(|mark| mark.to_string()),
+            identity: dataset.identity,
             interrupted: dataset.interrupted.map(|rest| WireInterrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,
@@ -381,6 +384,7 @@ impl From<WireDataset> for ReplicaDataset {
             bookmarks: dataset.bookmarks.into_iter().map(Point::from).collect(),
             written_bytes: dataset.written_bytes,
             mark: dataset.mark.and_then(|mark| mark.parse().ok()),
+            identity: dataset.identity,
             interrupted: dataset.interrupted.map(|rest| Interrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,

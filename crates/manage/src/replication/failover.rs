@@ -9,8 +9,8 @@ use engine::DatasetKind;
 use jiff::Timestamp;
 
 use super::{
-    Job, MARK_PROPERTY, Mark, Progress, ReplicaDataset, ReplicationError, Report, Switchover, Work,
-    adopt, foresee, run,
+    IDENTITY_PROPERTY, Job, MARK_PROPERTY, Mark, Progress, ReplicaDataset, ReplicationError,
+    Report, Switchover, Work, adopt, foresee, run,
 };
 
 /// What keeps a copy from acting, in the order in which it is taken away. A received value comes in force.
@@ -43,6 +43,12 @@ async fn own(
     Ok(own)
 }
 
+/// The guid of the dataset that a copy acts as in place of its source: the source's, or of the one that the source acted as.
+fn identity(copy: &ReplicaDataset) -> Option<u64> {
+    let source = copy.mark.as_ref().map(|mark| mark.source_guid);
+    copy.source_identity.or(source)
+}
+
 /// Puts the target in use: it becomes writable, and mount points and shares that came along are in force. Returns its datasets.
 ///
 /// # Errors
@@ -61,6 +67,13 @@ pub async fn fail_over(
     for dataset in &own {
         if dataset.interrupted.is_some() {
             target.discard_interrupted(&dataset.name).await?;
+        }
+        // Before it is shared: clients that come with the handles of the source find it.
+        if let (None, Some(identity)) = (dataset.identity, identity(dataset)) {
+            let identity = identity.to_string();
+            target
+                .set(&dataset.name, IDENTITY_PROPERTY, &identity)
+                .await?;
         }
         let is_fs = dataset.kind == DatasetKind::Filesystem;
         let names = LIFTED.iter().filter(|_| is_fs).chain(LIFTED_ANYWHERE);
@@ -134,6 +147,11 @@ pub async fn fail_back(
             ] {
                 target.set(&dataset.name, name, value).await?;
             }
+        }
+        if dataset.identity.is_some() {
+            target
+                .inherit(&dataset.name, IDENTITY_PROPERTY, false)
+                .await?;
         }
         let bookmarks = dataset
             .bookmarks

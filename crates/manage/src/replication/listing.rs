@@ -88,6 +88,10 @@ pub struct ReplicaDataset {
     pub written_bytes: u64,
     /// Set on this dataset itself, not inherited.
     pub mark: Option<Mark>,
+    /// The guid of the dataset that it acts as: it is in use in place of that one.
+    pub identity: Option<u64>,
+    /// The identity that its source had, as it came with a stream; not known of a dataset of a peer or another host.
+    pub source_identity: Option<u64>,
     /// What an interrupted receive left.
     pub interrupted: Option<Interrupted>,
 }
@@ -104,6 +108,8 @@ impl ReplicaDataset {
             bookmarks: Vec::new(),
             written_bytes: 0,
             mark: None,
+            identity: None,
+            source_identity: None,
             interrupted: None,
         }
     }

@@ -11,10 +11,11 @@ use engine::{
 };
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 
+use super::identity::identity_of_source;
 use super::upkeep::full_name;
 use super::{
-    ByteStream, Endpoint, Interrupted, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
-    ReplicationError, StreamSpec, Switchover,
+    ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
+    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, identity_of,
 };
 
 /// Names in one request: what one txg takes in a moment.
@@ -76,7 +77,13 @@ impl LocalEndpoint {
             depth: None,
             kinds: kinds.to_vec(),
         };
-        let names = ["written", "receive_resume_token", MARK_PROPERTY].map(str::to_owned);
+        let names = [
+            "written",
+            "receive_resume_token",
+            MARK_PROPERTY,
+            IDENTITY_PROPERTY,
+        ]
+        .map(str::to_owned);
         let heads = filter(&[DatasetKind::Filesystem, DatasetKind::Volume]);
         let heads = match self
             .pool
@@ -324,6 +331,8 @@ fn dataset_of(info: DatasetInfo) -> ReplicaDataset {
     ReplicaDataset {
         interrupted,
         mark,
+        identity: identity_of(&info),
+        source_identity: identity_of_source(&info),
         written_bytes,
         ..ReplicaDataset::new(info.name.clone(), info.guid, info.kind)
     }

@@ -15,6 +15,7 @@ mod directory;
 mod endpoint;
 mod error;
 mod failover;
+mod identity;
 mod listing;
 mod local;
 mod past_run;
@@ -40,6 +41,7 @@ pub use endpoint::{
 };
 pub use error::{Refusal, ReplicationError};
 pub use failover::{fail_back, fail_over, test, test_clones, test_root};
+pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, identity_of, is_waiting};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
 pub use local::LocalEndpoint;
 pub use past_run::{Ended, PastRun};

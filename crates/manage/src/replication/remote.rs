@@ -16,8 +16,8 @@ use super::upkeep::full_name;
 use crate::commands::quoted;
 
 use super::{
-    ByteStream, Endpoint, Interrupted, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
-    ReplicationError, StreamSpec, Switchover,
+    ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
+    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
 };
 
 /// What is run where the job names no command: no questions are asked, and a link that is gone is noticed within a minute.
@@ -171,7 +171,7 @@ impl RemoteEndpoint {
         let list = format!(
             "zfs list -Hp -r -t filesystem,volume,snapshot,bookmark \
              -o name,type,guid,createtxg,creation,userrefs,written,receive_resume_token {root} && echo && \
-             zfs get -Hp -r -s local -t filesystem,volume -o name,value {MARK_PROPERTY} {root}"
+             zfs get -Hp -r -s local -t filesystem,volume -o name,property,value {MARK_PROPERTY},{IDENTITY_PROPERTY} {root}"
         );
         let Some(text) = self.ask(&list).await? else {
             return Ok(None);
@@ -355,9 +355,14 @@ fn parse_list(text: &str) -> Option<Vec<ReplicaDataset>> {
         });
     }
     for line in marks.lines().filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once('\t')?;
-        if let Some(dataset) = datasets.iter_mut().find(|dataset| dataset.name == name) {
-            dataset.mark = value.parse().ok();
+        let (name, property) = line.split_once('\t')?;
+        let Some(dataset) = datasets.iter_mut().find(|dataset| dataset.name == name) else {
+            continue;
+        };
+        match property.split_once('\t')? {
+            (MARK_PROPERTY, value) => dataset.mark = value.parse().ok(),
+            (IDENTITY_PROPERTY, value) => dataset.identity = value.parse().ok(),
+            _ => return None,
         }
     }
     datasets.iter_mut().for_each(ReplicaDataset::sort);
@@ -559,7 +564,8 @@ mod tests {
                     tank/a/vol\tvolume\t12\t6\t1700000000\t-\t0\t-\n\
                     tank/a/vol@one\tsnapshot\t22\t7\t1700000001\t0\t0\t-\n\
                     \n\
-                    tank/a/vol\tj:000000000000004d\n";
+                    tank/a/vol\torg.sanbox:replication\tj:000000000000004d\n\
+                    tank/a/vol\torg.sanbox:identity\t77\n";
         let datasets = parse_list(text).expect("a list");
         assert_eq!(datasets.len(), 2);
         let (first, second) = (&datasets[0], &datasets[1]);
@@ -572,7 +578,10 @@ mod tests {
             (21, 7)
         );
         assert_eq!(second.mark.as_ref().map(|mark| mark.source_guid), Some(77));
-        assert_eq!(second.kind, DatasetKind::Volume);
+        assert_eq!(
+            (second.kind, second.identity),
+            (DatasetKind::Volume, Some(77))
+        );
         for nonsense in [
             "Last login: today\n",
             "a\tfilesystem\tx\t5\t1\t-\t0\t-\n",

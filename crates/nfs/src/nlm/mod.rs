@@ -359,7 +359,7 @@ fn unlock(server: &Server, at: Connection, asked: &LockCall<'_>) -> Stat {
 /// Returns the number of a known client, and the lock that it names.
 fn known(server: &Server, at: Connection, asked: &LockCall<'_>) -> Option<(u32, WaitedLock)> {
     let host = server.nlm().known(at.client(), asked.lock.caller)?;
-    let handle = FileHandle::decode(asked.lock.handle)?;
+    let handle = server.read_handle(asked.lock.handle)?;
     let waited = WaitedLock {
         process: asked.lock.process,
         file: handle.locked(),
@@ -394,7 +394,7 @@ async fn share(
 ) -> Result<(), Stat> {
     if call.procedure == UNSHARE {
         let host = server.nlm().known(at.client(), asked.caller);
-        if let (Some(host), Some(handle)) = (host, FileHandle::decode(asked.handle)) {
+        if let (Some(host), Some(handle)) = (host, server.read_handle(asked.handle)) {
             let holder = (host, asked.owner.to_vec());
             server.v4().unshare_outside(&handle, &holder);
         }

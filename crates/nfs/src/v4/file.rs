@@ -195,6 +195,7 @@ impl Compound<'_> {
         {
             let handle = FileHandle {
                 dataset: guid,
+                identity: served.identity,
                 snapshot: None,
                 file: root.id,
             };

@@ -8,6 +8,7 @@ use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
 
 use manage::api::Share;
+use manage::replication::{IDENTITY_PROPERTY, identity_of};
 
 use super::fuse::Mounts;
 use super::nfs::Listeners;
@@ -126,6 +127,7 @@ impl Shares {
             "readonly",
             "keystatus",
             "redacted",
+            IDENTITY_PROPERTY,
         ];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
         let mut exports: Vec<nfs::Export> = Vec::new();
@@ -167,6 +169,7 @@ impl Shares {
                     path: path(&info, &exports),
                     fs: pool.fs_by_number(info.object, info.guid),
                     dataset: info.name.clone(),
+                    identity: identity_of(&info),
                     sharenfs,
                     readonly: readonly || pool.readonly(),
                 });

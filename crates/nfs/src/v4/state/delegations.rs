@@ -199,6 +199,7 @@ impl StateTable {
     pub(crate) fn recall_file(&mut self, locked: LockedFile, client: ClientId, why: Recalled) {
         let file = FileHandle {
             dataset: locked.fs,
+            identity: locked.fs,
             snapshot: None,
             file: locked.file,
         };

@@ -151,6 +151,8 @@ pub(crate) const REPLICATION: Command = Command {
          shares that came along are in force. failback: brings what was written there back, as differences, and turns both round again; with \
          --rollback what the source has after the newest snapshot in common is given up. test: makes writable clones of the newest snapshots \
          beside the target (TARGET-test) while replication goes on; test --end destroys them.",
+        "A target that is in use acts as its source: NFS clients go on with the handles that they have, and LUNs keep serial numbers and \
+         identifiers. Before, its volumes are shown to no initiator.",
         "export: writes what the target does not have into DIRECTORY/sanbox-NAME, for a disk that is carried where a network is too slow, and \
          pauses the job; -n says what and about how much. import: receives it in a pool of the machine that it was brought to; then the job is \
          resumed, and goes on from there. The same disk, brought back, takes what is new since the import. Each file is \

@@ -4,6 +4,7 @@
 
 mod connection;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use ::iscsi::{
 };
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+use manage::replication::{IDENTITY_PROPERTIES, identity_of, is_waiting};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -160,53 +162,56 @@ impl Iscsi {
                 luns: Vec::new(),
             })
             .collect();
+        let mut found = Vec::new();
         for pool in context.engine().pools() {
-            for (mapping, mut lun) in luns(&pool).await {
-                let Some(initiators) = targets.seen_by(&mapping) else {
-                    tracing::warn!(
-                        target: ISCSI,
-                        "'{}' is not shown as LUN {} of '{}': there is no initiator group '{}' here",
-                        lun.name,
-                        lun.number,
-                        mapping.scope,
-                        mapping.seen_by.as_deref().unwrap_or_default()
-                    );
+            found.extend(luns(&pool).await);
+        }
+        settle_identities(&mut found);
+        for (mapping, mut lun) in found {
+            let Some(initiators) = targets.seen_by(&mapping) else {
+                tracing::warn!(
+                    target: ISCSI,
+                    "'{}' is not shown as LUN {} of '{}': there is no initiator group '{}' here",
+                    lun.name,
+                    lun.number,
+                    mapping.scope,
+                    mapping.seen_by.as_deref().unwrap_or_default()
+                );
+                continue;
+            };
+            lun.initiators = initiators;
+            let mut shown = false;
+            for spec in &mut specs {
+                if !targets.covers(&mapping.scope, &spec.name) {
                     continue;
-                };
-                lun.initiators = initiators;
-                let mut shown = false;
-                for spec in &mut specs {
-                    if !targets.covers(&mapping.scope, &spec.name) {
-                        continue;
-                    }
-                    shown = true;
-                    let taken = spec.luns.iter().find(|known| {
-                        known.number == lun.number
-                            && (known.initiators == lun.initiators || known.initiators.is_empty())
-                    });
-                    match taken {
-                        Some(known) => {
-                            tracing::warn!(
-                                target: ISCSI,
-                                "'{}' is not shown: LUN {} of '{}' is '{}'",
-                                lun.name,
-                                lun.number,
-                                spec.name,
-                                known.name
-                            );
-                        }
-                        None => spec.luns.push(lun.clone()),
-                    }
                 }
-                if !shown {
-                    tracing::warn!(
-                        target: ISCSI,
-                        "'{}' is mapped to target '{}', which does not exist here: \
-                         'sanbox target create' makes it",
-                        lun.name,
-                        mapping.scope
-                    );
+                shown = true;
+                let taken = spec.luns.iter().find(|known| {
+                    known.number == lun.number
+                        && (known.initiators == lun.initiators || known.initiators.is_empty())
+                });
+                match taken {
+                    Some(known) => {
+                        tracing::warn!(
+                            target: ISCSI,
+                            "'{}' is not shown: LUN {} of '{}' is '{}'",
+                            lun.name,
+                            lun.number,
+                            spec.name,
+                            known.name
+                        );
+                    }
+                    None => spec.luns.push(lun.clone()),
                 }
+            }
+            if !shown {
+                tracing::warn!(
+                    target: ISCSI,
+                    "'{}' is mapped to target '{}', which does not exist here: \
+                     'sanbox target create' makes it",
+                    lun.name,
+                    mapping.scope
+                );
             }
         }
         specs
@@ -333,12 +338,21 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
         "readonly",
         "refreservation",
     ];
-    let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
+    let names = names.iter().chain(
+        IDENTITY_PROPERTIES
+            .iter()
+            .filter(|name| !names.contains(*name)),
+    );
+    let query = PropertyQuery::Named(names.map(|name| (*name).to_owned()).collect());
     let mut found = Vec::new();
     for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
         let Some(mapped) = local_text(&info, MAP_PROPERTY) else {
             continue;
         };
+        // An initiator would take it for the source, which goes on.
+        if is_waiting(&info) {
+            continue;
+        }
         let bytes = number(&info, "volsize");
         let sectors = match text(&info, SECTOR_PROPERTY).as_deref() {
             Some("512n") => SectorFormat::Native512,
@@ -350,6 +364,7 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
                 number: mapping.lun,
                 volume: pool.volume_by_number(info.object, info.guid),
                 name: info.name.clone(),
+                identity: identity_of(&info).unwrap_or(info.guid),
                 bytes,
                 volume_block: number(&info, "volblocksize"),
                 sectors,
@@ -368,6 +383,22 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
         }
     }
     found
+}
+
+/// Has volumes act as others only where those are not shown, and one at most as each: two units with one serial number would be taken for two
+/// paths to one.
+fn settle_identities(found: &mut [(Mapping, LunSpec)]) {
+    let mut acting: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, lun) in found.iter() {
+        let own = lun.volume.guid();
+        acting.insert(own, own);
+    }
+    for (_, lun) in found {
+        let own = lun.volume.guid();
+        if *acting.entry(lun.identity).or_insert(own) != own {
+            lun.identity = own;
+        }
+    }
 }
 
 fn text(info: &DatasetInfo, name: &str) -> Option<String> {

@@ -18,6 +18,7 @@ fn file(object: u64) -> FileHandle {
     let generation = 1;
     FileHandle {
         dataset: 9,
+        identity: 9,
         snapshot: None,
         file: FileId { object, generation },
     }

@@ -1,0 +1,119 @@
+//! As which dataset a copy acts once it is in use in place of its source: NFS handles and SCSI identifiers are made of that one's guid, so that
+//! clients go on with those that they have.
+//!
+//! A copy is marked ([`MARK_PROPERTY`]). While it is read-only it waits: its volumes are shown to no initiator. What puts it in use sets
+//! [`IDENTITY_PROPERTY`] on the dataset itself; a value that is inherited, or came with a stream, is not in force.
+
+use engine::DatasetInfo;
+use engine::property::{Source, Value};
+
+use super::{MARK_PROPERTY, Mark};
+
+/// The user property of a copy that is in use in place of its source: the guid of the dataset that it acts as, in decimal digits.
+pub const IDENTITY_PROPERTY: &str = "org.sanbox:identity";
+
+/// The properties that [`identity_of`] and [`is_waiting`] read.
+pub const IDENTITY_PROPERTIES: [&str; 3] = [IDENTITY_PROPERTY, MARK_PROPERTY, "readonly"];
+
+/// Reads a value of [`IDENTITY_PROPERTY`].
+pub(super) fn parse(value: &Value) -> Option<u64> {
+    value.text()?.parse().ok()
+}
+
+/// Returns a property that was set on the dataset itself.
+fn local<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a Value> {
+    let property = info.property(name)?;
+    (property.source == Source::Local).then_some(&property.value)
+}
+
+/// Returns the guid of the dataset that this one acts as; `None` when it acts as itself.
+#[must_use]
+pub fn identity_of(info: &DatasetInfo) -> Option<u64> {
+    local(info, IDENTITY_PROPERTY).and_then(parse)
+}
+
+/// Returns the identity that the source had itself, as it came with a stream.
+pub(super) fn identity_of_source(info: &DatasetInfo) -> Option<u64> {
+    let aside = info.set_aside.iter();
+    let mut aside = aside.filter(|(name, _)| name == IDENTITY_PROPERTY);
+    let value = match info.property(IDENTITY_PROPERTY) {
+        Some(property) if property.source == Source::Received => Some(&property.value),
+        Some(property) => property.received.as_ref(),
+        None => aside.next().map(|(_, value)| value),
+    };
+    value.and_then(parse)
+}
+
+/// Whether a dataset is a copy that is not in use.
+#[must_use]
+pub fn is_waiting(info: &DatasetInfo) -> bool {
+    let mark = local(info, MARK_PROPERTY).and_then(Value::text);
+    // The clones of a test are of no source.
+    let is_copy = mark
+        .and_then(|mark| mark.parse::<Mark>().ok())
+        .is_some_and(|mark| mark.source_guid != 0);
+    let readonly = info.property("readonly");
+    is_copy && readonly.is_some_and(|property| property.value == Value::Number(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{DatasetKind, DatasetProperty};
+
+    use super::*;
+
+    fn info(properties: &[(&str, Value, Source)]) -> DatasetInfo {
+        let property = |(name, value, source): &(&str, Value, Source)| DatasetProperty {
+            name: (*name).to_owned(),
+            native: None,
+            value: value.clone(),
+            source: source.clone(),
+            received: None,
+        };
+        DatasetInfo {
+            name: "back/v".to_owned(),
+            kind: DatasetKind::Volume,
+            object: 1,
+            guid: 2,
+            create_txg: 3,
+            properties: properties.iter().map(property).collect(),
+            set_aside: Vec::new(),
+        }
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn only_what_was_set_on_the_dataset_itself_makes_it_act_as_another() {
+        let of =
+            |value: &str, source| identity_of(&info(&[(IDENTITY_PROPERTY, text(value), source)]));
+        assert_eq!(of("77", Source::Local), Some(77));
+        assert_eq!(of("77", Source::Received), None);
+        assert_eq!(of("77", Source::Inherited("back".to_owned())), None);
+        assert_eq!(of("x", Source::Local), None);
+        let received = info(&[(IDENTITY_PROPERTY, text("77"), Source::Received)]);
+        assert_eq!(identity_of_source(&received), Some(77));
+        let mut aside = info(&[]);
+        assert_eq!(identity_of_source(&aside), None);
+        aside.set_aside = vec![(IDENTITY_PROPERTY.to_owned(), text("78"))];
+        assert_eq!(identity_of_source(&aside), Some(78));
+    }
+
+    #[test]
+    fn a_copy_waits_while_it_is_read_only() {
+        let is = |mark: &str, source: Source, readonly: u64| {
+            is_waiting(&info(&[
+                (MARK_PROPERTY, text(mark), source),
+                ("readonly", Value::Number(readonly), Source::Local),
+            ]))
+        };
+        let mark = "vm:00000000000000ff";
+        assert!(is(mark, Source::Local, 1));
+        assert!(!is(mark, Source::Local, 0));
+        assert!(!is(mark, Source::Inherited("back".to_owned()), 1));
+        assert!(!is("vm:0000000000000000", Source::Local, 1));
+        assert!(!is("", Source::Local, 1));
+    }
+}
