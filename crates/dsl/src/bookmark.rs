@@ -542,6 +542,36 @@ impl DslPool {
         Ok(())
     }
 
+    /// Makes a stored bookmark one of another snapshot with the same contents, whose next dataset is in place. Syncing context.
+    pub(crate) async fn rebase_bookmark(
+        self: &Rc<Self>,
+        head: ObjectId,
+        name: &str,
+        old: BookmarkPhys,
+        snapshot: &DatasetState,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "rebase bookmark happens in syncing context"
+        );
+        let ivset_guid = match old.ivset_guid {
+            0 => 0,
+            _ => self.ivset_guid(snapshot.object).await?,
+        };
+        let phys = snapshot.phys();
+        let mut bookmark = self.bookmark_of_snapshot(&phys, ivset_guid).await?;
+        bookmark.redaction_obj = old.redaction_obj;
+        // What is counted of a bookmark stays as it was counted.
+        bookmark.is_v2 = old.is_v2;
+        if !old.has_space() {
+            bookmark.flags = old.flags;
+            bookmark.referenced = old.referenced;
+            bookmark.freed_before_next = old.freed_before_next;
+        }
+        self.store_bookmark(head, name, &bookmark, tx).await
+    }
+
     /// Adds blocks freed in a head, given by birth txg, to the bookmarks at or after its last snapshot.
     pub(crate) async fn bookmarks_blocks_freed(
         &self,

@@ -307,6 +307,9 @@ pub enum DslError {
     /// A key is not changed.
     #[error("{0}")]
     KeyChange(#[from] KeyChangeError),
+    /// The master key of a dataset is not replaced.
+    #[error("{0}")]
+    KeyRotation(#[from] KeyRotationError),
     /// A redaction, or a stream with redaction, is not made or received.
     #[error("{0}")]
     Redaction(#[from] RedactionError),
@@ -372,6 +375,31 @@ pub enum KeyChangeError {
     /// The key to inherit is not loaded.
     #[error("Parent key must be loaded.")]
     ParentNotLoaded,
+}
+
+/// Why the master key of a dataset is not replaced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRotationError {
+    /// The dataset is not encrypted.
+    #[error("it is not encrypted")]
+    NotEncrypted,
+    /// It is a clone, which shares blocks and their key with its origin.
+    #[error(
+        "it is a clone of '{origin}', which has the same key: promote it, or rotate the key of a copy"
+    )]
+    Clone {
+        /// The snapshot that it was cloned from.
+        origin: String,
+    },
+    /// Clones of its snapshots share blocks and their key with it.
+    #[error("clones of its snapshots have the same key: {}", clones.join(", "))]
+    Clones {
+        /// Their names.
+        clones: Vec<String>,
+    },
+    /// Parts of it were left out when it was received.
+    #[error("it was received redacted")]
+    Redacted,
 }
 
 /// Why a redaction is not made, or a stream with redaction not sent or received, in OpenZFS's words where it has some.

@@ -55,6 +55,7 @@ mod redacted;
 mod redaction_list;
 mod remap_deadlist;
 mod resume_token;
+mod rotate_key;
 mod setprop;
 mod snapshot;
 mod snapshot_list;
@@ -74,7 +75,9 @@ pub use crypt::KeyInfo;
 pub use dataset::Dataset;
 pub use dataset_page::DatasetPage;
 pub use deleg::{GrantChange, Grants, Subject};
-pub use error::{DslError, ImmutableError, KeyChangeError, RedactionError, Refusals, Result};
+pub use error::{
+    DslError, ImmutableError, KeyChangeError, KeyRotationError, RedactionError, Refusals, Result,
+};
 pub use features::{FeatureUses, Features};
 pub use file_owner::owner_of;
 pub use hierarchy::Hierarchy;
@@ -83,6 +86,7 @@ pub use key_format::{KeyFormat, NewKey, PlannedKey};
 pub use new_encryption::plan_root_key;
 pub use program::{ProgramChange, ProgramItem, ProgramList, ProgramStep};
 pub use received_properties::{ReceivedChange, StoredProperties};
+pub use rotate_key::KeyRotationPlan;
 pub use setprop::{feature_needed, version_needed};
 pub use snapshot_list::{
     SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition, SnapshotTime,

@@ -32,6 +32,8 @@ mod pool_handle;
 mod pool_mailbox;
 mod program;
 mod receive;
+mod rotate_key;
+mod rotations;
 mod send;
 mod send_package;
 mod snapshot;
@@ -62,6 +64,7 @@ pub use program::{
     ProgramQueue, ProgramRefusal, ProgramRun, program_calls,
 };
 pub use receive::{PropertyOverrides, ReceiveNote, ReceiveRequest, ReceiveStream, Received};
+pub use rotate_key::{KeyRotation, KeyRotationNeeds, KeyRotationStage};
 pub use send::{SendRequest, SendStream};
 pub use send_package::{SendPackageRequest, SendPlan};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};

@@ -19,6 +19,7 @@ use zvol::{Volume, VolumeOptions};
 use crate::EngineError;
 use crate::fast_path::FastPath;
 use crate::invalidation::Watches;
+use crate::rotations::Rotations;
 use crate::statistics::{
     Client, DatasetStatistics, PoolStatistics, Replays, RequestStatistics, TuningChange,
 };
@@ -37,6 +38,10 @@ const IDLE_SNAPSHOTS_MAX: usize = 64;
 
 /// How long a suspended pool may recover when the process is to end.
 const SUSPENDED_GRACE: Duration = Duration::from_secs(3);
+/// How long a request waits for a dataset that pauses before it is refused.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// How often it looks.
+const LOOK_AT_PAUSE_EVERY: Duration = Duration::from_millis(5);
 /// How often the end of a process looks whether a pool is suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -179,6 +184,10 @@ pub(crate) struct PoolContext {
     open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
     pub(crate) leaving: RefCell<BTreeSet<u64>>,
+    /// Datasets whose requests wait for a short time.
+    paused: RefCell<BTreeSet<u64>>,
+    /// Rotations of keys that are worked on.
+    pub(crate) rotations: Rotations,
     /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
@@ -319,6 +328,8 @@ impl PoolContext {
             replays: Replays::default(),
             open: RefCell::new(BTreeMap::new()),
             leaving: RefCell::new(BTreeSet::new()),
+            paused: RefCell::default(),
+            rotations: Rotations::default(),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
             running: Semaphore::new("a place for a request", RUNNING_MAX),
             changing: runtime::sync::RwLock::new("a change of datasets", ()),
@@ -380,16 +391,19 @@ impl PoolContext {
     }
 
     async fn end_in_order(&self, ending: Ending) -> Result<(), EngineError> {
+        self.rotations.stop();
         // Every accepted request ends first; nothing new is taken meanwhile.
         let all = self.running.acquire(RUNNING_MAX).await;
         if matches!(ending, Ending::Destroy { .. }) {
             // Before anything is closed: the pool stays as it is.
-            self.pool.hierarchy().check_nothing_immutable().await?;
+            let refused = self.pool.hierarchy().check_nothing_immutable().await;
+            refused.inspect_err(|_| self.rotations.resume())?;
         }
         if ending == Ending::Abandon {
             // First of all, so that closing the file systems writes nothing.
             self.pool.abandon();
         }
+        self.rotations.stopped().await;
         let open: Vec<u64> = self.open.borrow().keys().copied().collect();
         for dataset in open {
             let closed = self.close_dataset(dataset).await;
@@ -416,6 +430,9 @@ impl PoolContext {
         dataset: u64,
         guid: u64,
     ) -> Result<Lease, EngineError> {
+        if self.paused.borrow().contains(&dataset) {
+            Box::pin(self.pause_over(dataset)).await;
+        }
         if self.leaving.borrow().contains(&dataset) {
             return Err(EngineError::Busy(String::new()));
         }
@@ -551,6 +568,27 @@ impl PoolContext {
         work: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
         self.without_all(&[dataset], work).await
+    }
+
+    /// As [`Self::without`], but requests that come meanwhile wait for a while instead of being refused.
+    pub(crate) async fn while_paused<T>(
+        &self,
+        dataset: u64,
+        work: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        self.paused.borrow_mut().insert(dataset);
+        let outcome = Box::pin(self.without(dataset, work)).await;
+        self.paused.borrow_mut().remove(&dataset);
+        outcome
+    }
+
+    /// Waits until a dataset does not pause any more, or for so long that the request may be what the pause waits for.
+    async fn pause_over(&self, dataset: u64) {
+        let began = self.handle.now();
+        while self.paused.borrow().contains(&dataset) && self.handle.now().since(began) < PAUSE_MAX
+        {
+            self.handle.sleep(LOOK_AT_PAUSE_EVERY).await;
+        }
     }
 
     /// As [`Self::without`], for several datasets.

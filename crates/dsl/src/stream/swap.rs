@@ -81,7 +81,7 @@ impl DslPool {
     }
 
     /// Exchanges the features counted for two heads.
-    async fn swap_features(
+    pub(crate) async fn swap_features(
         &self,
         head: &DatasetState,
         clone: &DatasetState,

@@ -548,7 +548,7 @@ impl DslPool {
 
     /// Whether a head has other contents than a snapshot of it: snapshots without a change in between do not count, nor does the
     /// header of the intent log.
-    async fn is_modified_since(
+    pub(crate) async fn is_modified_since(
         self: &Rc<Self>,
         head: &DatasetState,
         snapshot: &DatasetState,

@@ -7,6 +7,7 @@
 //! What is refused, and with which words, is as OpenZFS's library has it: scripts match them.
 //! OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_receive_impl.
 
+mod copy;
 mod destination;
 mod encryption;
 mod heal;
@@ -26,6 +27,7 @@ use ondisk::stream::stream_feature;
 use runtime::mailbox::{Receiver, Sender, mailbox};
 use runtime::reply::Reply;
 
+pub(crate) use self::copy::SnapshotCopy;
 use self::input::{Input, InputError};
 use self::package::Package;
 pub use self::properties::PropertyOverrides;

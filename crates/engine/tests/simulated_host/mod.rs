@@ -35,6 +35,20 @@ pub(crate) fn identity() -> HostIdentity {
     }
 }
 
+/// Boots the machine of `world` and runs `main` with an engine that has no pools, to its end or to a power cut.
+pub(crate) fn boot<T>(world: &World, main: impl AsyncFnOnce(Handle, Engine) -> T) -> Ended<T> {
+    let ended = world.run(|handle| {
+        MACHINE.with(|machine| *machine.borrow_mut() = Some(handle.clone()));
+        async move {
+            let engine = Engine::new(SimulatedHost);
+            engine.set_admin_snapshots(true);
+            main(handle, engine).await
+        }
+    });
+    MACHINE.with(|machine| machine.borrow_mut().take());
+    ended
+}
+
 /// Runs a test, on the machine of `world`, with an engine that has an imported pool `tank` on [`DISK`]; `properties` are those of its root
 /// file system. The test is given the machine, too.
 pub(crate) fn run_with_pool(
@@ -44,22 +58,16 @@ pub(crate) fn run_with_pool(
 ) {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let properties: Vec<_> = properties.iter().map(owned).collect();
-    let ended = world.run(|handle| {
-        MACHINE.with(|machine| *machine.borrow_mut() = Some(handle.clone()));
-        async move {
-            let engine = Engine::new(SimulatedHost);
-            engine.set_admin_snapshots(true);
-            let spec = PoolSpec {
-                name: "tank".into(),
-                vdevs: vec![VdevSpec::Single(PathBuf::from(DISK))],
-                host: identity(),
-                ..PoolSpec::default()
-            };
-            let pool = engine.create_pool(spec, &properties).await;
-            test(handle, engine.clone(), pool.expect("creates")).await;
-            engine.close().await.expect("closes");
-            MACHINE.with(|machine| machine.borrow_mut().take());
-        }
+    let ended = boot(world, async |handle, engine: Engine| {
+        let spec = PoolSpec {
+            name: "tank".into(),
+            vdevs: vec![VdevSpec::Single(PathBuf::from(DISK))],
+            host: identity(),
+            ..PoolSpec::default()
+        };
+        let pool = engine.create_pool(spec, &properties).await;
+        test(handle, engine.clone(), pool.expect("creates")).await;
+        engine.close().await.expect("closes");
     });
     assert!(matches!(ended, Ended::Done(())));
 }
