@@ -143,6 +143,19 @@ impl PoolHandle {
         })
     }
 
+    /// Declares a leaf faulted, until its errors are cleared; `temporary` until the next import at most.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::offline`].
+    pub fn fault(&self, leaf: u64, temporary: bool) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.fault(leaf, temporary).await?)
+            })
+            .await
+        })
+    }
+
     /// Puts a leaf back into service and starts to resilver what it missed. Returns whether it could be opened.
     ///
     /// # Errors

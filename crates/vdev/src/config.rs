@@ -9,6 +9,8 @@ use crate::VdevError;
 
 /// Deepest nesting accepted (root, top-level, spare, replacing, leaf are 5).
 const DEPTH_MAX: usize = 8;
+/// `aux_state` of a leaf that the administrator declared faulted.
+const EXTERNAL: &str = "external";
 /// Flag of a raidz that another child is being added to.
 const EXPANDING: &str = "raidz_expanding";
 /// Most vdevs accepted in one tree.
@@ -128,7 +130,8 @@ pub struct VdevConfig {
     pub dtl: Option<u64>,
     /// Administratively offline (leaf).
     pub offline: bool,
-    /// Faulted in the configuration (leaf).
+    /// Faulted by the administrator, which lasts over an import; what the engine finds out by itself does not (leaf).
+    /// OpenZFS: module/zfs/vdev.c, vdev_alloc (`faulted` counts where `aux_state` is `external`)
     pub faulted: bool,
     /// Removed (leaf).
     pub removed: bool,
@@ -407,6 +410,7 @@ impl VdevConfig {
         let kind = VdevKind::parse(list.str("type").ok_or(bad("vdev type"))?);
         let guid = Guid(list.u64("guid").ok_or(bad("vdev guid"))?);
         let mut vdev = Self::new(kind, list.u64("id").ok_or(bad("vdev id"))?, guid);
+        let external = list.str("aux_state") == Some(EXTERNAL);
         for (name, value) in list.iter() {
             let number = if let NvValue::U64(number) = value {
                 Some(*number)
@@ -429,7 +433,8 @@ impl VdevConfig {
                 (b"non_allocating", Some(n)) => vdev.non_allocating = n != 0,
                 (b"DTL", Some(n)) => vdev.dtl = Some(n),
                 (b"offline", Some(n)) => vdev.offline = n != 0,
-                (b"faulted", Some(n)) => vdev.faulted = n != 0,
+                (b"faulted", Some(n)) => vdev.faulted = n != 0 && external,
+                (b"aux_state", _) => {}
                 (b"removed", Some(n)) => vdev.removed = n != 0,
                 (b"com.delphix:vdev_zap_leaf", Some(n)) => vdev.zap_leaf = Some(n),
                 (b"com.delphix:vdev_zap_top", Some(n)) => vdev.zap_top = Some(n),
@@ -491,6 +496,9 @@ impl VdevConfig {
             if set {
                 list.insert(name, 1_u64);
             }
+        }
+        if self.faulted {
+            list.insert("aux_state", EXTERNAL);
         }
         for (name, value) in self.extra.iter().filter(|(name, _)| late(name)) {
             // Per-vdev ZAP numbers belong to the config object only.

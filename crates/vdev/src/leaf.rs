@@ -65,6 +65,8 @@ pub(crate) struct Leaf {
     state: RefCell<LeafState>,
     /// Taken offline by the administrator, until brought online: an open that is under way meanwhile does not end that.
     admin_offline: Cell<bool>,
+    /// Declared faulted by the administrator, until that is cleared.
+    admin_fault: Cell<bool>,
     queue: Queue,
     stats: RefCell<VdevStats>,
     pub(crate) writes: LeafWrites,
@@ -98,6 +100,7 @@ impl Leaf {
             opening: Mutex::new("opening of a device", ()),
             state: RefCell::new(LeafState::Closed),
             admin_offline: Cell::new(false),
+            admin_fault: Cell::new(false),
             queue: Queue::new(tuning.clone()),
             stats: RefCell::default(),
             writes: LeafWrites::new(config.dtl.is_some()),
@@ -144,8 +147,8 @@ impl Leaf {
         if config.offline || self.admin_offline.get() {
             return self.enter(LeafState::Offline);
         }
-        if config.faulted {
-            return self.enter(LeafState::faulted("external device fault"));
+        if config.faulted || self.admin_fault.get() {
+            return self.enter(LeafState::faulted(note::EXTERNAL_FAULT));
         }
         if self.spare.is_some() {
             return self.enter(LeafState::Online);
@@ -161,6 +164,9 @@ impl Leaf {
         if self.admin_offline.get() {
             // Meanwhile.
             return self.enter(LeafState::Offline);
+        }
+        if self.admin_fault.get() {
+            return self.enter(LeafState::faulted(note::EXTERNAL_FAULT));
         }
         match opened {
             Ok(disk) => {
@@ -626,6 +632,17 @@ impl Leaf {
     pub(crate) fn degrade(&self, reason: &str) {
         let reason = reason.to_owned();
         self.enter(LeafState::Degraded { reason });
+    }
+
+    /// Declares it faulted for the administrator, until [`Leaf::lift_fault`]; whether it was offline stays.
+    pub(crate) fn take_faulted(&self) {
+        self.admin_fault.set(true);
+        self.fault(note::EXTERNAL_FAULT);
+    }
+
+    /// Lets it be opened again after [`Leaf::take_faulted`].
+    pub(crate) fn lift_fault(&self) {
+        self.admin_fault.set(false);
     }
 
     /// Lets it be opened again after [`Leaf::take_offline`].

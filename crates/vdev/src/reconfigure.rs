@@ -81,6 +81,25 @@ impl Tree {
     /// # Errors
     /// [`VdevError::NoSuchLeaf`]; [`VdevError::Required`] when data would be out of reach.
     pub async fn take_offline(&self, guid: Guid) -> Result<(), VdevError> {
+        let leaf = self.leaf_to_take_out(guid).await?;
+        leaf.take_offline();
+        assert!(!leaf.is_usable(), "a device that is offline takes nothing");
+        Ok(())
+    }
+
+    /// As [`Tree::take_offline`], but the leaf is faulted, until its errors are cleared or it is brought online.
+    ///
+    /// # Errors
+    /// As [`Tree::take_offline`].
+    pub async fn take_faulted(&self, guid: Guid) -> Result<(), VdevError> {
+        let leaf = self.leaf_to_take_out(guid).await?;
+        leaf.take_faulted();
+        assert!(!leaf.is_usable(), "a device that is faulted takes nothing");
+        Ok(())
+    }
+
+    /// Returns a leaf that the administrator may take out of service, after a flush of what it took.
+    async fn leaf_to_take_out(&self, guid: Guid) -> Result<Rc<Leaf>, VdevError> {
         let leaf = self.leaf(guid)?;
         if self.is_required(guid) && !self.is_log(leaf.top) {
             return Err(VdevError::Required);
@@ -90,9 +109,7 @@ impl Tree {
             let timeout = self.top(leaf.top).and_then(|top| self.timeout(&top));
             drop(leaf.flush(timeout).await);
         }
-        leaf.take_offline();
-        assert!(!leaf.is_usable(), "a device that is offline takes nothing");
-        Ok(())
+        Ok(leaf)
     }
 
     /// Puts a leaf back into service and returns its health. What it missed it still lacks.
@@ -107,6 +124,7 @@ impl Tree {
             vdev.removed = false;
         });
         leaf.allow_reopen();
+        leaf.lift_fault();
         self.reopen_leaf(&leaf).await;
         Ok(leaf.health())
     }

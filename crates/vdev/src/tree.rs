@@ -487,17 +487,24 @@ impl Tree {
         root
     }
 
-    /// Sets error counters to zero, of one leaf or all, and reopens leaves that were taken out.
-    pub async fn clear_errors(&self, guid: Option<Guid>) {
+    /// Sets error counters to zero, of one leaf or all, and reopens leaves that were taken out. Returns whether the configuration
+    /// said of one of them that it is faulted.
+    pub async fn clear_errors(&self, guid: Option<Guid>) -> bool {
+        let mut lifted = false;
         for leaf in self.all_leaves() {
             if guid.is_none_or(|guid| guid == leaf.guid) {
                 leaf.clear_counters();
+                leaf.lift_fault();
+                self.update_config(leaf.guid, |vdev| {
+                    lifted |= std::mem::take(&mut vdev.faulted);
+                });
                 self.reopen_leaf(&leaf).await;
                 if leaf.is_usable() {
                     self.clear_lost_flush(leaf.top);
                 }
             }
         }
+        lifted
     }
 
     /// Tries to open every leaf that is not open and may be. Returns how many came back. What they missed meanwhile
@@ -558,8 +565,7 @@ impl Tree {
                 .cloned();
             vdev.zip(self.top(leaf.top))
         };
-        if let Some((mut vdev, top)) = found {
-            vdev.faulted = false;
+        if let Some((vdev, top)) = found {
             if leaf.writes.is_dirty() {
                 // Whatever took the device away may have taken its cache, too.
                 leaf.writes.note_lost();

@@ -35,6 +35,8 @@ pub mod note {
     pub const CORRUPTED_DATA: &str = "corrupted data";
     /// It was made a pool of its own.
     pub const SPLIT: &str = "split into new pool";
+    /// The administrator declared it faulted.
+    pub const EXTERNAL_FAULT: &str = "external device fault";
     /// Of a pool: its intent log cannot be read.
     pub const BAD_LOG: &str = "bad intent log";
 }

@@ -115,15 +115,16 @@ impl Pool {
     /// # Errors
     /// As [`Pool::resume`]; `NoSuchDevice`.
     pub async fn clear(&self, vdev: Option<u64>) -> Result<(), PoolError> {
-        match vdev {
+        let lifted = match vdev {
             None => self.0.tree().clear_errors(None).await,
             Some(guid) => {
-                let leaves = self.0.leaves_below(guid)?;
-                for leaf in leaves {
-                    self.0.tree().clear_errors(Some(leaf)).await;
+                let mut lifted = false;
+                for leaf in self.0.leaves_below(guid)? {
+                    lifted |= self.0.tree().clear_errors(Some(leaf)).await;
                 }
+                lifted
             }
-        }
+        };
         self.0.tree().reopen().await;
         self.0.check_spares().await;
         self.0.reopen_cache_devices().await;
@@ -134,6 +135,9 @@ impl Pool {
         self.0.lifecycle.resume();
         self.0.clock().refuse(false);
         self.0.lifecycle.notify();
+        if lifted {
+            self.0.dirty_config();
+        }
         crate::scan::resilver_in_background(self);
         Ok(())
     }

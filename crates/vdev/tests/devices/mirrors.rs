@@ -366,6 +366,36 @@ fn a_device_taken_offline_while_it_is_opened_stays_offline() {
     }));
 }
 
+/// What is faulted by hand stays so when it is opened again, until that is cleared; that it was offline before is kept.
+#[test]
+fn a_device_that_is_declared_faulted_stays_so_until_it_is_cleared() {
+    let world = world_of(5, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (tree, guid) = half_was_away(&handle, &inner).await;
+        let health = || tree.status().children[0].children[0].health;
+        let (back, faulted) = runtime::join(tree.reopen(), tree.take_faulted(guid)).await;
+        faulted.expect("the other half has everything");
+        assert_eq!((back, health()), (0, Health::Faulted));
+        assert!(
+            !tree.clear_errors(Some(guid)).await,
+            "the configuration said nothing"
+        );
+        assert_eq!(health(), Health::Online);
+        tree.take_offline(guid).await.expect("offline");
+        tree.take_faulted(guid).await.expect("faulted");
+        tree.update_config(guid, |vdev| vdev.faulted = true);
+        assert_eq!((tree.reopen().await, health()), (0, Health::Faulted));
+        assert!(tree.clear_errors(None).await, "the configuration said so");
+        assert_eq!(health(), Health::Offline);
+        let other = tree.status().children[0].children[1].guid;
+        let refused = tree.take_faulted(other).await;
+        assert!(matches!(refused, Err(VdevError::Required)), "{refused:?}");
+        let online = tree.bring_online(guid).await.expect("is there");
+        assert_eq!(online, Health::Online);
+    }));
+}
+
 #[test]
 fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {
     let world = world_of(8, &["/a", "/b"]);

@@ -35,7 +35,7 @@ pub(super) const ONLINE: Command = Command {
 
 options! {
     OfflineOption {
-        Fault = short('f', "mark the device as faulted instead"),
+        Fault = short('f', "mark the device as faulted instead, until zpool clear"),
         Temporary = short('t', "until the next import"),
         Power = long("power", None, "refused: sanbox cannot switch the power of disk slots"),
     }
@@ -134,15 +134,11 @@ pub(super) const REPLACE: Command = Command {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_offline; lib/libzfs/libzfs_pool.c, zpool_vdev_offline (words)
 pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome {
-    let mut temporary = false;
+    let (mut temporary, mut fault) = (false, false);
     let operands = session.read_options(arguments, |session, option| {
         match option {
             OfflineOption::Temporary => temporary = true,
-            OfflineOption::Fault => {
-                return Err(
-                    session.fail("zpool offline -f: not supported by this version of sanbox yet")
-                );
-            }
+            OfflineOption::Fault => fault = true,
             OfflineOption::Power => {
                 return Err(session.fail("zpool offline --power: disk slots cannot be powered"));
             }
@@ -153,6 +149,7 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
     let (mut failed, mut changed) = (false, false);
     for word in devices {
         let outcome = match leaf(session, &pool, word, "offline").await {
+            Ok(guid) if fault => pool.fault(guid, temporary).await,
             Ok(guid) => pool.offline(guid, temporary).await,
             Err(_) => {
                 failed = true;
@@ -162,7 +159,8 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
         match outcome {
             Ok(()) => changed = true,
             Err(error) => {
-                session.out.error(format!("cannot offline {word}: {error}"));
+                let what = if fault { "fault" } else { "offline" };
+                session.out.error(format!("cannot {what} {word}: {error}"));
                 failed = true;
             }
         }
