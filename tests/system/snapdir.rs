@@ -248,7 +248,10 @@ fn snapshots_in_a_mount() {
         "rmdir m/.zfs/snapshot/four && zfs list -H -o name -t snapshot tank",
         "tank@one\n",
     );
-    check("zfs set snapdir=visible tank && ls -A m", ".zfs\nd\nf\n");
+    check(
+        "stat -c %h m; zfs set snapdir=visible tank && ls -A m && sleep 1.2 && stat -c %h m",
+        "3\n.zfs\nd\nf\n4\n",
+    );
     check(
         "zfs set snapdir=disabled tank && ls -A m; sleep 1.2; test -e m/.zfs",
         "d\nf\n[1]\n",

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::delegation::{above, creation, on, on_origin, with_below};
 use crate::invalidation::Invalidation;
 use crate::pool_mailbox::{PoolContext, Request};
-use crate::property::{DatasetKind, Kinds};
+use crate::property::{DatasetKind, Kinds, Property};
+use crate::volume::number;
 use crate::{EngineError, PoolHandle, PropertyQuery};
 
 /// A name that was refused. When a request returns one, nothing of it was done.
@@ -137,7 +138,11 @@ impl PoolContext {
         self.writable()?;
         let hierarchy = self.pool.hierarchy();
         let origin = hierarchy.info(snapshot).await?;
-        let settings = self.settings(properties, origin.head_kind, true)?;
+        let mut settings = self.settings(properties, origin.head_kind, true)?;
+        if number(&settings, Property::RefReservation) == Some(u64::MAX) {
+            // `auto`: a clone has the size of its snapshot.
+            self.volume_settings(snapshot, &mut settings).await?;
+        }
         if parents {
             self.create_parents(name, creator).await?;
         }

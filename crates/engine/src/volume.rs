@@ -377,7 +377,7 @@ pub(crate) struct Resize {
     pub(crate) size: u64,
 }
 
-fn number(settings: &[Setting], wanted: Property) -> Option<u64> {
+pub(crate) fn number(settings: &[Setting], wanted: Property) -> Option<u64> {
     settings.iter().find_map(|setting| match setting {
         Setting::Native(property, Value::Number(number)) if *property == wanted => Some(*number),
         _ => None,

@@ -525,7 +525,10 @@ impl Fs {
             Err(_) if znode.dead.get() => 0,
             Err(error) => return Err(error.into()),
         };
-        let attr = znode.attr(used, self.0.backing.fsid());
+        let mut attr = znode.attr(used, self.0.backing.fsid());
+        // Where `.zfs` is listed it is one of the root's directories. OpenZFS: module/os/linux/zfs/zfs_vnops_os.c, zfs_getattr_fast
+        let lists_control = !self.is_snapshot() && self.snapdir() == SnapDir::Visible;
+        attr.links += u64::from(attr.id == self.root() && lists_control);
         znode.cache_attr(&attr);
         Ok(attr)
     }
