@@ -182,10 +182,19 @@ impl Base {
                 .expect("block sizes are at most 16 MiB"),
             extra_slots: self.core.extra_slots,
             max_block_id: self.core.max_block_id,
-            used: self.used,
+            used: self.stored_used(),
             block_pointers: self.bps[..usize::from(self.core.pointers)].to_vec(),
             bonus: self.core.bonus.to_vec(),
             spill: self.core.has_spill.then_some(self.spill),
+        }
+    }
+
+    /// The space used, in the unit that the flags say.
+    fn stored_used(&self) -> u64 {
+        if self.flags & dnode_flags::USED_BYTES != 0 {
+            self.used
+        } else {
+            self.used / 512
         }
     }
 

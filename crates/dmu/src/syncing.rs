@@ -259,8 +259,7 @@ impl Objset {
             "the table of dnodes does not lose levels"
         );
         new.bps = tree.write(new.levels).await?;
-        new.used = apply(new.used, tree.used.get());
-        new.flags |= dnode_flags::USED_BYTES;
+        note_used(&mut new, tree.used.get(), context);
         Ok(new)
     }
 
@@ -380,7 +379,7 @@ async fn sync_object(
             let tree = tree_of(&context, &dnode, &new, dirty, frozen.freed);
             new.levels = tree.levels_for(new.core.max_block_id);
             new.bps = tree.write(new.levels).await?;
-            note_used(&mut new, tree.used.get());
+            note_used(&mut new, tree.used.get(), &context);
         }
         if let Some(spill) = frozen.spill {
             sync_spill(&context, dnode.id, spill, &mut new).await?;
@@ -426,13 +425,15 @@ async fn sync_spill(
             used
         }
     };
-    note_used(new, used);
+    note_used(new, used, context);
     Ok(())
 }
 
-fn note_used(base: &mut Base, delta: i64) {
+fn note_used(base: &mut Base, delta: i64, context: &SyncContext) {
     base.used = apply(base.used, delta);
-    base.flags |= dnode_flags::USED_BYTES;
+    if context.policy.counts_bytes {
+        base.flags |= dnode_flags::USED_BYTES;
+    }
 }
 
 fn tree_of(

@@ -138,6 +138,8 @@ pub struct WritePolicy {
     pub hole_birth: bool,
     /// Whether objset blocks have room for the objects that count space by owner: not in pools before version 15.
     pub accounting_room: bool,
+    /// Whether dnodes count the space that they use in bytes: in pools before version 3 they count sectors of 512.
+    pub counts_bytes: bool,
     /// Which blocks, written or read, may go to cache devices.
     pub second_level: SecondLevel,
 }
@@ -160,6 +162,7 @@ impl WritePolicy {
             embedded_data: true,
             hole_birth: true,
             accounting_room: true,
+            counts_bytes: true,
             second_level: SecondLevel::All,
         }
     }

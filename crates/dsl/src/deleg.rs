@@ -12,7 +12,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::deleg::{is_key, keys_of_user};
-use ondisk::{ObjectId, ObjectType, Txg};
+use ondisk::{ObjectId, ObjectType, Txg, pool_version};
 
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
@@ -140,6 +140,14 @@ impl SyncTask for ChangeGrants {
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {
+        if !pool
+            .features
+            .has_version(pool_version::DELEGATED_PERMISSIONS)
+        {
+            return Err(DslError::PoolVersionTooOld {
+                what: "delegate permissions",
+            });
+        }
         for (key, permissions) in &self.change {
             let empty = permissions.as_ref().map_or(!self.remove, Vec::is_empty);
             if !is_key(key) || empty {

@@ -33,7 +33,7 @@ use crate::property_zap::{PropertyScope, read_map};
 use crate::space::{self, Delta};
 use crate::sync_state::SyncState;
 use crate::types::{Estimate, HierarchyOptions, HistoryEvent, SpaceInfo};
-use crate::write_policy::write_policy;
+use crate::write_policy::{most_copies, write_policy};
 
 /// Blocks of an entry of a livelist after which the next txg begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a
 /// tunable.)
@@ -826,12 +826,17 @@ impl DslPool {
         } else {
             Compression::LZJB
         };
+        let copies = most_copies(features);
         self.mos.set_policy(WritePolicy {
+            copies,
+            metadata_copies: copies,
+            indirect_copies: copies,
             compression,
             metadata_compression: compression,
             embedded_data: features.is_active("embedded_data"),
             hole_birth: features.is_active("hole_birth"),
             accounting_room: features.has_version(pool_version::USERSPACE),
+            counts_bytes: features.has_version(pool_version::RAIDZ_DEFLATE),
             ..WritePolicy::meta_objset()
         });
     }

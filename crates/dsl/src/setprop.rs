@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap;
-use ondisk::dsl::zapified_keys;
+use ondisk::dsl::{dataset_flags, zapified_keys};
 use ondisk::{Compression, ObjectId, Txg, pool_version};
 
 use crate::dataset_state::DatasetState;
@@ -365,6 +365,9 @@ impl DslPool {
             Property::Reservation => self.change_reservation(&found.dir, number),
             Property::RefReservation => {
                 let state = self.load_dataset(found.dataset, None).await?;
+                if state.phys().flags & dataset_flags::UNIQUE_ACCURATE == 0 {
+                    self.count_unique(&state).await?;
+                }
                 self.change_ref_reservation(&state, number);
             }
             _ => {}

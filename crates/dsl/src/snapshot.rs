@@ -466,12 +466,8 @@ impl DslPool {
         prev: Option<Rc<DatasetState>>,
         unique_before: u64,
     ) -> Result<()> {
-        let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
         *head.prev.borrow_mut() = prev;
-        let dead = self.deadlist_of(head).await?.totals().used;
-        head.change(|n| {
-            n.unique_bytes = n.referenced_bytes.saturating_sub(kept.saturating_sub(dead));
-        });
+        self.count_unique(head).await?;
         let reserved = head.ref_reserved.get();
         if unique_before < reserved {
             let more = head.phys().unique_bytes.saturating_sub(unique_before);
@@ -479,6 +475,19 @@ impl DslPool {
             let charge = used(-signed(filled));
             head.dir().did_use(UsedBy::Refreservation, charge);
         }
+        Ok(())
+    }
+
+    /// Counts what only a head refers to. Before version 9 that number was not always right. Syncing context.
+    // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_recalc_head_uniq
+    pub(crate) async fn count_unique(self: &Rc<Self>, head: &Rc<DatasetState>) -> Result<()> {
+        let kept = head.prev.borrow().as_ref().map_or(0, |p| p.phys().referenced_bytes);
+        let dead = self.deadlist_of(head).await?.totals().used;
+        let flags = self.flags_of_heads();
+        head.change(|h| {
+            h.unique_bytes = h.referenced_bytes.saturating_sub(kept.saturating_sub(dead));
+            h.flags |= flags;
+        });
         Ok(())
     }
 

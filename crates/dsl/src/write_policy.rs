@@ -43,8 +43,9 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
         ChecksumKind::FLETCHER4
     };
     let dedup = dedup(scope.number(Property::Dedup));
-    let copies = small(scope.number(Property::Copies)).clamp(1, 3);
-    let more = (copies + 1).min(3);
+    let most = most_copies(features);
+    let copies = small(scope.number(Property::Copies)).clamp(1, most);
+    let more = (copies + 1).min(most);
     // 0 all, 1 most, 2 some, 3 none (zfsprops(7), redundant_metadata).
     let (metadata_copies, indirect_copies) = match scope.number(Property::RedundantMetadata) {
         0 => (more, more),
@@ -69,11 +70,22 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
         embedded_data: features.is_active("embedded_data"),
         hole_birth: features.is_active("hole_birth"),
         accounting_room: features.has_version(pool_version::USERSPACE),
+        counts_bytes: features.has_version(pool_version::RAIDZ_DEFLATE),
         second_level: match scope.number(Property::SecondaryCache) {
             0 => SecondLevel::Nothing,
             1 => SecondLevel::Metadata,
             _ => SecondLevel::All,
         },
+    }
+}
+
+/// How many copies a block may have.
+// OpenZFS: module/zfs/spa_misc.c, spa_max_replication
+pub(crate) fn most_copies(features: &Features) -> u8 {
+    if features.has_version(pool_version::DITTO_BLOCKS) {
+        3
+    } else {
+        1
     }
 }
 

@@ -10,8 +10,6 @@ use std::rc::Rc;
 use dmu::Tx;
 use vdev::{AllocationBias, VdevConfig, VdevKind};
 
-use ondisk::pool_version;
-
 use crate::auxiliary::AuxiliaryKind;
 use crate::create::{self, ALLOCATION_CLASSES, DRAID};
 use crate::pool::{ImportedPool, Pool};
@@ -46,10 +44,12 @@ impl Pool {
                 "pool must be upgraded to add these vdevs".into(),
             ));
         }
-        let parity = spec.tops().map(|(vdev, _)| vdev.parity()).max();
-        let has_parity = parity.is_none_or(|parity| parity <= 2);
-        let has_cache = spec.caches.is_empty() || features.has_version(pool_version::L2CACHE);
-        if !has_cache || !(has_parity || features.has_version(pool_version::RAIDZ3)) {
+        let needed = create::version_needed(
+            spec.tops(),
+            !spec.spares.is_empty(),
+            !spec.caches.is_empty(),
+        );
+        if !features.has_version(needed) {
             return Err(PoolError::Invalid(
                 "pool must be upgraded to add these vdevs".into(),
             ));

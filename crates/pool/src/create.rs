@@ -25,7 +25,6 @@ use crate::auxiliary::AuxiliaryKind;
 use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
 use crate::ddt::DedupTables;
-use crate::import::assemble::OLDEST_WRITTEN;
 use crate::objects::{ALLOCATION_BIAS, DIRECTORY, PoolObjects};
 use crate::pool::OpenedMos;
 use crate::pool::{ImportSession, ImportedPool, Pool, PoolParts};
@@ -89,6 +88,9 @@ impl Pool {
         handle.fill_random(&mut salt);
         let (opened, tx) = new_layers(handle, &tree, &spec, salt).await;
         let (mos, txg) = (opened.mos.clone(), tx.txg());
+        if checked.version < pool_version::RAIDZ_DEFLATE {
+            opened.store.count_raw_space();
+        }
         let enabled = |name: &str| enable.iter().any(|feature| feature.name == name);
         let space = SpaceMaps::new(mos.clone(), &tree, SpaceFeatures::of(enabled));
         let space = Rc::new(space);
@@ -333,9 +335,6 @@ impl ImportedPool {
         );
         let mos = self.mos();
         let version = self.hierarchy().features().pool_version();
-        let history = history::create(mos, self.store().space().deflated_size, tx).await?;
-        zap::add_u64(mos, DIRECTORY, "history", history.0, tx).await?;
-        self.set_objects(|objects| objects.history = history);
         let value = zap::ZapValue::U8(salt.to_vec());
         zap::add(mos, DIRECTORY, "org.illumos:checksum_salt", &value, tx).await?;
         if zap::lookup_u64(mos, DIRECTORY, "creation_version")
@@ -343,9 +342,6 @@ impl ImportedPool {
             .is_none()
         {
             zap::add_u64(mos, DIRECTORY, "creation_version", version, tx).await?;
-        }
-        if zap::lookup_u64(mos, DIRECTORY, "deflate").await?.is_none() {
-            zap::add_u64(mos, DIRECTORY, "deflate", 1, tx).await?;
         }
         self.create_vdev_objects(tx).await?;
         properties::set::store_all(self, stored, tx).await?;
@@ -584,20 +580,42 @@ fn check_version(spec: &PoolSpec, checked: &CheckedSpec) -> Result<(), PoolError
     if version == SPA_VERSION_FEATURES {
         return Ok(());
     }
-    if version < OLDEST_WRITTEN {
-        return Err(PoolError::VersionTooOldForWrite(version));
-    }
     if !checked.features.is_empty() {
         return refuse("'feature@' and 'version' properties cannot be specified together");
     }
-    let parity = spec.tops().map(|(vdev, _)| vdev.parity()).max();
-    if parity.is_some_and(|parity| parity > 2) && version < pool_version::RAIDZ3 {
-        return refuse("operation not supported on this type of pool");
-    }
-    if !spec.caches.is_empty() && version < pool_version::L2CACHE {
+    let needed = version_needed(
+        spec.tops(),
+        !spec.spares.is_empty(),
+        !spec.caches.is_empty(),
+    );
+    if version < needed {
         return refuse("operation not supported on this type of pool");
     }
     check_settings_of_version(&spec.settings, version)
+}
+
+/// Returns the version that a pool must have for devices, as far as versions and not features decide.
+pub(crate) fn version_needed<'a>(
+    tops: impl Iterator<Item = (&'a VdevSpec, AllocationBias)>,
+    spares: bool,
+    caches: bool,
+) -> u64 {
+    let of_top = |(vdev, bias): (&VdevSpec, AllocationBias)| {
+        let of_parity = match vdev.parity() {
+            0 | 1 => pool_version::INITIAL,
+            2 => pool_version::RAIDZ_DEFLATE,
+            _ => pool_version::RAIDZ3,
+        };
+        if bias == AllocationBias::Log {
+            of_parity.max(pool_version::SLOGS)
+        } else {
+            of_parity
+        }
+    };
+    let of_tops = tops.map(of_top).max().unwrap_or(pool_version::INITIAL);
+    let of_spares = if spares { pool_version::RAIDZ_DEFLATE } else { of_tops };
+    let of_caches = if caches { pool_version::L2CACHE } else { of_tops };
+    of_tops.max(of_spares).max(of_caches)
 }
 
 /// Checks that a pool of a version can hold the properties of its root dataset.

@@ -50,6 +50,18 @@ impl Pool {
     /// # Errors
     /// `NoSuchDevice`; `NoReplicas` when data would be out of reach; `ReadOnly`, `Suspended`.
     pub async fn offline(&self, leaf: u64, temporary: bool) -> Result<(), PoolError> {
+        self.take_out(leaf, temporary, false).await
+    }
+
+    /// Declares a leaf faulted (`zpool offline -f`); `temporary` lasts until the next import, and both until it is cleared.
+    ///
+    /// # Errors
+    /// As [`Pool::offline`].
+    pub async fn fault(&self, leaf: u64, temporary: bool) -> Result<(), PoolError> {
+        self.take_out(leaf, temporary, true).await
+    }
+
+    async fn take_out(&self, leaf: u64, temporary: bool, fault: bool) -> Result<(), PoolError> {
         let imported = &self.0;
         imported.writable()?;
         let guid = Guid(leaf);
@@ -59,7 +71,11 @@ impl Pool {
         if let Some(id) = log {
             imported.empty_log_vdev(id).await?;
         }
-        let taken = imported.tree().take_offline(guid).await;
+        let taken = if fault {
+            imported.tree().take_faulted(guid).await
+        } else {
+            imported.tree().take_offline(guid).await
+        };
         if let Some(id) = log {
             // Nothing is allocated on a vdev that takes no writes; it is used again as soon as its device is back.
             imported.store().set_allocating(id, true);
@@ -70,9 +86,14 @@ impl Pool {
         }
         imported
             .run_in_sync(async move |imported: Rc<ImportedPool>, _tx: Rc<Tx>| {
-                imported
-                    .tree()
-                    .update_config(guid, |vdev| vdev.offline = true);
+                imported.tree().update_config(guid, |vdev| {
+                    let lasting = if fault {
+                        &mut vdev.faulted
+                    } else {
+                        &mut vdev.offline
+                    };
+                    *lasting = true;
+                });
                 imported.dirty_config();
                 Ok(())
             })

@@ -134,12 +134,6 @@ pub enum PoolError {
     /// The on-disk version is not one this software reads.
     #[error("pool is formatted using an unsupported ZFS version ({0})")]
     UnsupportedVersion(u64),
-    /// Pools of this version are not written to.
-    #[error(
-        "pool is formatted using ZFS version {0}, which is too old to be written to.\n\
-         \tThe pool can be imported in read-only mode with 'zpool import -o readonly=on'."
-    )]
-    VersionTooOldForWrite(u64),
     /// The pool was written by a big-endian machine: it is only read.
     #[error(
         "pool was written in big-endian byte order, and is not written to here.\n\

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use arc::Cache;
 use dmu::{Objset, Services, Tx, TxgClock, zap};
 use dsl::Hierarchy;
-use ondisk::{ObjectId, Txg, Uberblock};
+use ondisk::{ObjectId, Txg, Uberblock, pool_version};
 use runtime::Handle;
 use vdev::Tree;
 use zio::BlockStore;
@@ -407,6 +407,10 @@ impl ImportedPool {
         tx: &Tx,
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "append history happens in syncing context");
+        if !self.hierarchy().features().has_version(pool_version::HISTORY) {
+            self.notify_history(record);
+            return Ok(());
+        }
         let mut object = self.objects.get().history;
         if object.0 == 0 {
             let bytes = self.store().space().deflated_size;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use dmu::{Objset, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::feature::Feature;
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock, pool_version};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
 use runtime::Handle;
 use vdev::{AllocationBias, Tree, VdevConfig};
 use zio::BlockStore;
@@ -27,8 +27,6 @@ use crate::status::PoolState;
 use crate::{PoolError, log_space_map};
 
 const RAIDZ_EXPANSION: &str = "org.openzfs:raidz_expansion";
-/// The oldest version of pools that are written to.
-pub(crate) const OLDEST_WRITTEN: u64 = pool_version::REFRESERVATION;
 
 /// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
 #[allow(
@@ -132,10 +130,7 @@ async fn check_features(
     readonly: bool,
 ) -> Result<(), PoolError> {
     if version < SPA_VERSION_FEATURES {
-        return match version < OLDEST_WRITTEN && !readonly {
-            true => Err(PoolError::VersionTooOldForWrite(version)),
-            false => Ok(()),
-        };
+        return Ok(());
     }
     let mut unsupported = unsupported_features(mos).await?;
     // OpenZFS counts it from the first txg of the expansion on, but lists the child before: then there is nothing to go on with.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use dmu::{Tx, zap};
 use ondisk::feature::Feature;
 use ondisk::{ObjectType, pool_version};
+use vdev::{VdevConfig, VdevKind};
 
 use crate::PoolError;
 use crate::features::{Support, support};
@@ -233,6 +234,17 @@ impl Pool {
                     "property '{name}' number {version} is invalid."
                 )));
             }
+            PropertyChange::Bootfs(_)
+                if !self
+                    .0
+                    .hierarchy()
+                    .features()
+                    .has_version(pool_version::BOOTFS) =>
+            {
+                return Err(PoolError::Invalid(format!(
+                    "pool must be upgraded to support '{name}' property"
+                )));
+            }
             PropertyChange::Cachefile(path) => {
                 self.0.session.cachefile.replace(path.clone());
                 return Ok(());
@@ -319,11 +331,25 @@ impl ImportedPool {
         }
     }
 
+    /// Whether a top-level vdev stores parity, so that blocks take more space than they count.
+    fn has_parity(&self) -> bool {
+        let tree = self.tree().config();
+        let stores_parity = |top: &VdevConfig| matches!(top.kind, VdevKind::Raidz | VdevKind::Draid);
+        tree.tops.iter().any(stores_parity)
+    }
+
     /// Makes the pool one of version `to`, where it is of an older one. Labels and uberblock of this txg say so.
     async fn upgrade(&self, to: u64, tx: &Tx) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "a pool is upgraded in syncing context");
-        if self.hierarchy().features().has_version(to) {
+        let features = self.hierarchy().features();
+        if features.has_version(to) {
             return Ok(());
+        }
+        let counts_raw = !features.has_version(pool_version::RAIDZ_DEFLATE);
+        if counts_raw && to >= pool_version::RAIDZ_DEFLATE && !self.has_parity() {
+            // Without raidz both ways of counting space give the same numbers; with it, the old way stays.
+            // OpenZFS: module/zfs/spa.c, spa_sync
+            zap::add_u64(self.mos(), DIRECTORY, "deflate", 1, tx).await?;
         }
         self.hierarchy().upgrade(to, tx).await?;
         self.config
