@@ -10,6 +10,7 @@
 use sim::lab::{Options, plan_of_seed, run};
 
 #[test]
+#[ignore = "long: a seed that failed once, and takes long"]
 fn mirrored_log_devices_fail_between_claim_and_replay() {
     let counts = run(&plan_of_seed(194), &Options::default());
     let counts = counts.unwrap_or_else(|violation| panic!("{violation}"));
@@ -17,6 +18,7 @@ fn mirrored_log_devices_fail_between_claim_and_replay() {
 }
 
 #[test]
+#[ignore = "long: a seed that failed once, and takes long"]
 fn a_failing_log_device_does_not_stop_the_pool() {
     let counts = run(&plan_of_seed(112), &Options::default());
     let counts = counts.unwrap_or_else(|violation| panic!("{violation}"));

@@ -6,6 +6,7 @@
 use sim::lab::{Options, plan_of_seed, run};
 
 #[test]
+#[ignore = "long: a seed that failed once, and takes a minute"]
 fn no_log_block_is_set_aside_for_good_before_its_chain_leads_to_it() {
     let options = Options {
         check_all: true,

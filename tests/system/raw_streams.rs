@@ -243,6 +243,7 @@ fn raw_streams_are_refused_where_they_do_not_belong() {
 
 /// The daemon is killed again and again while it receives raw streams, which go on by their tokens.
 #[test]
+#[ignore = "long: sixteen kills of raw streams; plain ones are killed in another test"]
 fn a_raw_receive_goes_on_after_every_kill() {
     let (mut place, golden) = with_golden();
     let import = format!(

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use engine::{
-    CreateDataset, Cred, Ending, Engine, ImportPolicy, SnapshotRequest, Threads,
-};
+use engine::{CreateDataset, Cred, Ending, Engine, ImportPolicy, SnapshotRequest, Threads};
 use tests::{block_on, oracle};
 
 use crate::encrypted::sums;
@@ -135,6 +133,7 @@ fn check(pool: &str, name: &str, count: usize) -> Result<()> {
 }
 
 #[test]
+#[ignore = "long: sixteen pools of Solaris; those of little-endian machines are written to in another test"]
 fn digests_are_those_of_openzfs() {
     if !Path::new(SUITE).exists() {
         tests::skip("pools of Solaris", "zfs-test is not installed");

@@ -154,6 +154,7 @@ fn copies(pool: &PoolHandle, models: &mut [(String, Vec<u8>)]) -> Result<()> {
 }
 
 #[test]
+#[ignore = "long: each block size; one is tested elsewhere"]
 fn volumes_of_every_block_size_are_clean() {
     let run = || -> Result<()> {
         let disks = Disks::new(2, 512);
@@ -362,6 +363,7 @@ fn copy_at_random(
 }
 
 #[test]
+#[ignore = "long: ranges at random; files are cloned in other tests"]
 fn ranges_of_volumes_are_cloned() {
     let run = || -> Result<()> {
         let disks = Disks::new(2, 512);

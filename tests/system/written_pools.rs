@@ -296,6 +296,7 @@ fn round_trip_of(spec: PoolSpec, disks: &Disks, datasets: &[&[(&str, &str)]]) ->
 }
 
 #[test]
+#[ignore = "long: each compressor; golden pools with all of them are written to in other tests"]
 fn single_disk_with_every_compression() {
     let disks = Disks::new(1, 512);
     let datasets: Vec<&[(&str, &str)]> = vec![
@@ -344,6 +345,7 @@ fn the_oldest_versions() {
 }
 
 #[test]
+#[ignore = "long: each record size; other layouts are written in other tests"]
 fn stripe_of_mirrors_with_record_sizes() {
     let disks = Disks::new(5, 256);
     let vdevs = vec![disks.mirror(0, 2), disks.mirror(2, 2), disks.single(4)];
@@ -357,6 +359,7 @@ fn stripe_of_mirrors_with_record_sizes() {
 }
 
 #[test]
+#[ignore = "long: each sector size; other layouts are written in other tests"]
 fn sectors_of_8k_to_64k() {
     for ashift in [13, 14, 16] {
         let disks = Disks::new(2, 512);
@@ -383,6 +386,7 @@ fn special_dedup_and_log_vdevs() {
 }
 
 #[test]
+#[ignore = "long: a full vdev; special vdevs are written in another test"]
 fn a_small_special_vdev_overflows() {
     let disks = Disks::new(2, 512);
     let small = disks.images[1].clone();

@@ -481,7 +481,11 @@ impl DslPool {
     /// Counts what only a head refers to. Before version 9 that number was not always right. Syncing context.
     // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_recalc_head_uniq
     pub(crate) async fn count_unique(self: &Rc<Self>, head: &Rc<DatasetState>) -> Result<()> {
-        let kept = head.prev.borrow().as_ref().map_or(0, |p| p.phys().referenced_bytes);
+        let kept = head
+            .prev
+            .borrow()
+            .as_ref()
+            .map_or(0, |p| p.phys().referenced_bytes);
         let dead = self.deadlist_of(head).await?.totals().used;
         let flags = self.flags_of_heads();
         head.change(|h| {

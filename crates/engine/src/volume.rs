@@ -459,7 +459,7 @@ impl PoolContext {
         })
     }
 
-    /// Prepares settings of a volume that exists: takes out a change of its size, and adds or replaces the reservation that
+    /// Prepares settings of a volume that exists, or of a clone of the snapshot `dataset`: takes out a change of its size, and adds or replaces the reservation that
     /// goes with it. OpenZFS: lib/libzfs/libzfs_dataset.c, `zfs_add_synthetic_resv` and `zfs_fix_auto_resv`.
     pub(crate) async fn volume_settings(
         &self,
@@ -471,7 +471,12 @@ impl PoolContext {
         if wanted.is_none() && !auto {
             return Ok(None);
         }
-        let known = self.pool.hierarchy().properties(dataset).await?.properties;
+        let hierarchy = self.pool.hierarchy();
+        let mut known = hierarchy.properties(dataset).await?.properties;
+        if let Some((head, _)) = dataset.split_once('@') {
+            // A snapshot has a size of its own, and the block size of its volume.
+            known.extend(hierarchy.properties(head).await?.properties);
+        }
         let now = |wanted: Property| {
             let entry = known.iter().find(|entry| entry.property == Some(wanted));
             entry.and_then(|entry| entry.value.number()).unwrap_or(0)

@@ -613,8 +613,16 @@ pub(crate) fn version_needed<'a>(
         }
     };
     let of_tops = tops.map(of_top).max().unwrap_or(pool_version::INITIAL);
-    let of_spares = if spares { pool_version::RAIDZ_DEFLATE } else { of_tops };
-    let of_caches = if caches { pool_version::L2CACHE } else { of_tops };
+    let of_spares = if spares {
+        pool_version::RAIDZ_DEFLATE
+    } else {
+        of_tops
+    };
+    let of_caches = if caches {
+        pool_version::L2CACHE
+    } else {
+        of_tops
+    };
     of_tops.max(of_spares).max(of_caches)
 }
 

@@ -407,7 +407,11 @@ impl ImportedPool {
         tx: &Tx,
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "append history happens in syncing context");
-        if !self.hierarchy().features().has_version(pool_version::HISTORY) {
+        if !self
+            .hierarchy()
+            .features()
+            .has_version(pool_version::HISTORY)
+        {
             self.notify_history(record);
             return Ok(());
         }

@@ -334,7 +334,8 @@ impl ImportedPool {
     /// Whether a top-level vdev stores parity, so that blocks take more space than they count.
     fn has_parity(&self) -> bool {
         let tree = self.tree().config();
-        let stores_parity = |top: &VdevConfig| matches!(top.kind, VdevKind::Raidz | VdevKind::Draid);
+        let stores_parity =
+            |top: &VdevConfig| matches!(top.kind, VdevKind::Raidz | VdevKind::Draid);
         tree.tops.iter().any(stores_parity)
     }
 

@@ -72,6 +72,7 @@ async fn survives_losses(handle: &Handle, disks: usize, parity: usize, recorder:
 }
 
 #[test]
+#[ignore = "long: four expansions under load; seeds of them run in a campaign"]
 fn a_raidz_is_expanded_while_the_pool_is_in_use() {
     for (seed, parity, disks, tuning) in [
         (901, 1_u8, 3, Tuning::default()),

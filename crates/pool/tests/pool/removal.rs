@@ -595,6 +595,7 @@ fn what_cannot_be_removed_is_refused() {
 
 /// OpenZFS's code ends what was begun here, and the other way round.
 #[test]
+#[ignore = "long: an evacuation that OpenZFS's code goes on with, and back; one is also tested alone"]
 fn evacuations_change_hands() {
     let world = world(851, 3, 192 * MIB);
     let mut recorder = Recorder::default();

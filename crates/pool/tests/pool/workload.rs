@@ -206,6 +206,7 @@ pub(crate) async fn fill(pool: &Pool, rng: &mut Rng, recorder: &mut Recorder, ob
 }
 
 #[test]
+#[ignore = "long: 120 groups of random writes; campaigns write at random, too"]
 fn many_groups_of_random_writes_stay_clean() {
     for (seed, disks, vdevs) in [(11, 1, single()), (12, 2, mirror())] {
         let world = world(seed, disks, 256 * MIB);

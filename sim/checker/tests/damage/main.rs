@@ -52,6 +52,7 @@ fn zdb_is_content(pool: &Surgeon) -> Option<bool> {
 }
 
 #[test]
+#[ignore = "long: each golden pool; those that are written to are checked in the tests of programs"]
 fn pools_made_by_openzfs_are_clean() {
     let pools = [
         "a-single",
