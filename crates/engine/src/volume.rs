@@ -459,8 +459,8 @@ impl PoolContext {
         })
     }
 
-    /// Prepares settings of a volume that exists, or of a clone of the snapshot `dataset`: takes out a change of its size, and adds or replaces the reservation that
-    /// goes with it. OpenZFS: lib/libzfs/libzfs_dataset.c, `zfs_add_synthetic_resv` and `zfs_fix_auto_resv`.
+    /// Prepares settings of a volume that exists, or of a clone of the snapshot `dataset`: takes out a change of its size, and adds or
+    /// replaces the reservation that goes with it. OpenZFS: lib/libzfs/libzfs_dataset.c, `zfs_add_synthetic_resv` and `zfs_fix_auto_resv`.
     pub(crate) async fn volume_settings(
         &self,
         dataset: &str,
