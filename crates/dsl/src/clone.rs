@@ -196,7 +196,11 @@ impl DslPool {
     }
 
     /// Clears the intent log header that a head inherited from the snapshot it shares its objset with.
-    async fn clear_zil_header(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn clear_zil_header(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        tx: &Tx,
+    ) -> Result<()> {
         let header = self.zil_header_of(state.object, &state.phys().bp).await?;
         if header != ZilHeader::default() {
             self.open_objset_as_possible(state).await?;

@@ -11,6 +11,7 @@ use dmu::zap;
 use dmu::{Objset, ObjsetOptions, TableShape, Tx};
 use ondisk::crypt::{KeyPhys, key_entries};
 use ondisk::dsl::zapified_keys;
+use ondisk::zil::ZilHeader;
 use ondisk::{ChecksumKind, Compression, DnodePhys, ObjectId, ObjsetType, objset_flags};
 use zio::Protection;
 
@@ -210,6 +211,8 @@ impl DslPool {
         let objset = state.objset().expect("it was opened just now");
         objset.set_table_shape(&raw.table, tx)?;
         objset.set_portable_mac(raw.portable_mac, tx);
+        // As DslPool::clear_zil_header, without keys.
+        objset.set_zil_header(ZilHeader::default(), tx);
         // Owners are not known without the key: what is counted by owner is counted anew when it is there.
         objset.set_flags(objset.flags() & !objset_flags::USER_ACCOUNTING_COMPLETE, tx);
         Ok(())

@@ -397,8 +397,10 @@ impl DslPool {
                 let state = self.create_head_from(dir, origin, flags | kept, tx).await?;
                 self.share_key(&origin.dir(), dir, tx).await?;
                 dir.kind.set(Some(kind));
-                if let Some(raw) = &incoming.raw {
-                    self.prepare_raw_clone(&state, raw, tx).await?;
+                match &incoming.raw {
+                    Some(raw) => self.prepare_raw_clone(&state, raw, tx).await?,
+                    // It would become the dataset's own again when the clone takes its place, with blocks that were freed long ago.
+                    None => self.clear_zil_header(&state, tx).await?,
                 }
                 state
             }
