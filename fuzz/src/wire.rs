@@ -174,6 +174,7 @@ pub(crate) fn peer(data: &[u8]) {
         datasets: vec!["tank/vm".to_owned()],
         push: true,
         pull: true,
+        failover: true,
     };
     let mut frames = FrameReader::new(data);
     let mut message = MessageParts::new(1 << 20);

@@ -191,3 +191,225 @@ fn clients_of_a_source_go_on_with_its_copy() {
         }
     }
 }
+
+/// Two appliances, of which the first sends to the second; the first has a share and a unit.
+struct Pair {
+    here: Place,
+    there: Place,
+    /// Where the second answers peers.
+    peers: u16,
+}
+
+impl Pair {
+    fn new(nfs: u16, iscsi: u16) -> Self {
+        let (here, there) = (Place::new(), Place::on_host("0000beef"));
+        check(
+            &here,
+            &format!(
+                "truncate -s 256M a && zpool create tank $PWD/a && zfs create -p tank/vm/one && zfs create -V 8M -s tank/vm/disk && \
+                 zfs set sharenfs=rw,no_root_squash tank/vm/one && printf 'as it was' > f && sanbox put f tank/vm/one:/f && \
+                 sanbox target create {IQN} && sanbox target map {IQN} tank/vm/disk && zfs snapshot -r tank/vm@s1"
+            ),
+            "",
+        );
+        check(
+            &there,
+            &format!(
+                "truncate -s 256M b && zpool create back $PWD/b && sanbox target create {IQN}"
+            ),
+            "",
+        );
+        let peers = free_port();
+        let mut pair = Self { here, there, peers };
+        serve(&mut pair.here, nfs, iscsi, 0);
+        serve(&mut pair.there, 0, 0, peers);
+        let told = pair
+            .there
+            .run("sanbox peer invite box --datasets back/vm --push --failover");
+        let line = told.lines().find(|line| line.contains("sanbox peer add"));
+        let code = line.and_then(|line| line.split(' ').next_back());
+        let code = code.unwrap_or_else(|| panic!("{told}"));
+        check(
+            &pair.here,
+            &format!("sanbox peer add vault 127.0.0.1:{peers} {code}"),
+            "'vault' knows this appliance as 'box', which sends to back/vm, and puts in use what it sent there\n",
+        );
+        check(
+            &pair.here,
+            "sanbox replication create vm --from tank/vm --to peer://vault/back/vm -r --take && sanbox replication pause vm && \
+             sanbox replication run vm",
+            "sent back/vm@s1\nsent back/vm/disk@s1\nsent back/vm/one@s1\n",
+        );
+        pair
+    }
+
+    /// Ends both; OpenZFS finds both pools in order.
+    fn judged(mut self) {
+        self.here.stop();
+        self.there.stop();
+        for (place, pool) in [(&self.here, "tank"), (&self.there, "back")] {
+            check(place, &format!("zpool export {pool}"), "");
+            if oracle::has_zdb() {
+                oracle::zdb_clean(&place.path("work"), pool).expect("zdb finds nothing");
+            }
+        }
+    }
+
+    /// Both sides have the same after another run.
+    fn check_equal(&self, name: &str) {
+        check(&self.here, &format!("zfs snapshot -r tank/vm@{name}"), "");
+        let sent = self.here.run("sanbox replication run vm");
+        assert!(
+            sent.contains(&format!("sent back/vm/one@{name}\n")),
+            "{sent}"
+        );
+        for dataset in ["vm", "vm/one"] {
+            let source = sums(&self.here, &format!("tank/{dataset}@{name}"));
+            let copy = sums(&self.there, &format!("back/{dataset}@{name}"));
+            assert_eq!(source, copy, "{dataset}");
+        }
+    }
+}
+
+fn serve(place: &mut Place, nfs: u16, iscsi: u16, peers: u16) {
+    place.serve(&[
+        "--nfs-port",
+        &nfs.to_string(),
+        "--https-port",
+        "0",
+        "--no-portmap",
+        "--listen",
+        "127.0.0.1",
+        "--iscsi-port",
+        &iscsi.to_string(),
+        "--replication-port",
+        &peers.to_string(),
+    ]);
+}
+
+/// The objects of a snapshot, which are the same wherever it was received.
+fn sums(place: &Place, snapshot: &str) -> String {
+    let sums = place.run(&format!("sanbox sums {snapshot}"));
+    assert!(sums.lines().count() > 3, "{sums}");
+    sums.replace(snapshot, "")
+}
+
+/// The machine of the source dies in the middle of writes; its copy at a peer is put in use there, at its address, and gives back what was
+/// written when the source is there again.
+#[test]
+fn a_peer_stands_in_for_an_appliance_that_was_killed() {
+    let (nfs, iscsi) = (free_port(), free_port());
+    let mut pair = Pair::new(nfs, iscsi);
+    let root = Client::new(address(nfs)).mount("/tank/vm/one");
+    let file = Client::new(address(nfs)).lookup(&root, "f");
+    let held = HeldFile::open(nfs, "/tank/vm/one", "/f");
+    let before = inquiry(&pair.here, iscsi, 0);
+    check(
+        &pair.there,
+        &format!("sanbox target map {IQN} back/vm/disk"),
+        "",
+    );
+
+    // Acknowledged, and in the intent log alone.
+    let mut writer = Client::new(address(nfs));
+    let late = writer.create(&root, "late");
+    assert_eq!(writer.write(&late, 0, b"never sent", 2), 0);
+    drop(writer);
+    pair.here.kill();
+    pair.there.stop();
+    serve(&mut pair.there, nfs, iscsi, pair.peers);
+    if let Some(hidden) = inquiry(&pair.there, iscsi, 0) {
+        assert!(!hidden.contains("SANBOX"), "{hidden}");
+    }
+    let foreign = pair.there.run("sanbox replication takeover back");
+    assert!(
+        foreign.contains("'back' is no copy that a job sent"),
+        "{foreign}"
+    );
+    let turned = pair.there.run("sanbox replication takeover back/vm");
+    assert_eq!(turned.matches(" is writable\n").count(), 3, "{turned}");
+    check(
+        &pair.there,
+        "zfs set sharenfs=rw,no_root_squash back/vm/one",
+        "",
+    );
+    assert_eq!(inquiry(&pair.there, iscsi, 0), before);
+    let read = Client::new(address(nfs)).read(&file, 0, 100);
+    assert_eq!(read.as_deref(), Ok(&b"as it was"[..]));
+    if let Some(held) = held {
+        assert_eq!(held.go_on(), "as it was\n");
+    }
+    check(
+        &pair.there,
+        "seq 9 > g && sanbox put g back/vm/one:/g && zfs create back/vm/new && sanbox put g back/vm/new:/n",
+        "",
+    );
+
+    // The source is back, elsewhere; its job leaves the copy alone.
+    let (nfs, iscsi) = (free_port(), free_port());
+    serve(&mut pair.here, nfs, iscsi, 0);
+    let refused = pair.here.run("sanbox replication run vm");
+    assert!(
+        refused.contains("'back/vm/one' is in use in place of the source ('sanbox replication failback vm' turns that round)"),
+        "{refused}"
+    );
+    let adopted = pair.here.run("sanbox replication adopt vm --rollback");
+    assert!(
+        adopted.contains("is in use in place of the source"),
+        "{adopted}"
+    );
+    check(&pair.there, "sanbox cat back/vm/one:/g | tail -n 1", "9\n");
+    let diverged = pair.here.run("sanbox replication failback vm");
+    assert!(
+        diverged.contains("'tank/vm/one' was written to after @s1"),
+        "{diverged}"
+    );
+    let sent = pair.here.run("sanbox replication failback vm --rollback");
+    assert!(
+        sent.contains("sent tank/vm/one@replica-vm-")
+            && sent.contains("sent tank/vm/new@replica-vm-"),
+        "{sent}"
+    );
+    assert!(!sent.contains("[1]"), "{sent}");
+    check(
+        &pair.here,
+        "sanbox cat tank/vm/one:/g | tail -n 1; sanbox cat tank/vm/new:/n | tail -n 1; sanbox cat tank/vm/one:/late > /dev/null 2>&1 || echo gone",
+        "9\n9\ngone\n",
+    );
+    check(
+        &pair.there,
+        "zfs get -Ho value org.sanbox:identity,readonly back/vm/one && zfs get -Ho value readonly back/vm/new",
+        "-\non\non\n",
+    );
+    assert_eq!(inquiry(&pair.here, iscsi, 0), before);
+    assert!(Client::new(address(nfs)).read(&file, 0, 9).is_ok());
+    pair.check_equal("s2");
+    pair.judged();
+}
+
+/// Both are there: the job fails over to its peer, which was invited to that, and back.
+#[test]
+fn a_job_fails_over_to_its_peer_and_back() {
+    let pair = Pair::new(0, 0);
+    check(&pair.here, "seq 5 > g && sanbox put g tank/vm/one:/g", "");
+    let turned = pair.here.run("sanbox replication failover vm");
+    assert_eq!(
+        turned,
+        "back/vm is writable\nback/vm/disk is writable\nback/vm/one is writable\n"
+    );
+    check(
+        &pair.there,
+        "sanbox cat back/vm/one:/g | tail -n 1 && seq 7 > h && sanbox put h back/vm/one:/h",
+        "5\n",
+    );
+    let refused = pair.here.run("sanbox replication run vm");
+    assert!(
+        refused.contains("is in use in place of the source"),
+        "{refused}"
+    );
+    let sent = pair.here.run("sanbox replication failback vm");
+    assert!(sent.contains("sent tank/vm/one@replica-vm-"), "{sent}");
+    check(&pair.here, "sanbox cat tank/vm/one:/h | tail -n 1", "7\n");
+    pair.check_equal("s2");
+    pair.judged();
+}

@@ -184,7 +184,10 @@ fn appliances_are_paired_by_a_code_and_reach_what_they_were_invited_to() {
         assert!(refused.contains(why), "{job}: {refused}");
     }
     let failover = here.run("sanbox replication failover vm");
-    assert!(failover.contains("is changed where that is"), "{failover}");
+    assert!(
+        failover.contains("it was not invited with --failover"),
+        "{failover}"
+    );
 
     // What connects and says nothing, or nonsense, is in the way of none.
     let address = format!("127.0.0.1:{}", both.port);

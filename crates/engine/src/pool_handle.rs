@@ -16,6 +16,9 @@ use crate::{
     EngineError, FsHandle, PropertyQuery, SnapshotPage, SnapshotPosition, VolumeHandle, VolumePlan,
 };
 
+/// Value of the property `keystatus` of a dataset whose key is not loaded.
+const KEY_UNAVAILABLE: u64 = 1;
+
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
 #[derive(Clone, Debug)]
 pub struct PoolHandle {
@@ -275,6 +278,49 @@ impl PoolHandle {
                 Ok(context.pool.unchanged_since().map(|txg| txg.0))
             })
             .await
+        })
+    }
+
+    /// Opens a dataset and those below it whose intent logs hold something, so that it is carried out. It is on stable storage with the next
+    /// transaction group ([`PoolHandle::sync`]). One whose key is not loaded is passed over.
+    ///
+    /// # Errors
+    /// Of reading; of a log that cannot be replayed.
+    pub fn replay_logs<'a>(&'a self, root: &'a str) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let logs = self
+                .run_as_root(|context| async move {
+                    Ok(context.pool.hierarchy().unreplayed_logs().await?)
+                })
+                .await?;
+            let below = format!("{root}/");
+            let logs = logs
+                .iter()
+                .filter(|name| *name == root || name.starts_with(&below));
+            for name in logs {
+                let keys = PropertyQuery::Named(vec!["keystatus".to_owned()]);
+                let info = match self.dataset(name, &keys).await {
+                    Err(EngineError::DatasetNotFound(_)) => continue,
+                    info => info?,
+                };
+                let is_locked = |property: &crate::DatasetProperty| {
+                    property.value == crate::property::Value::Number(KEY_UNAVAILABLE)
+                };
+                if info.properties.first().is_some_and(is_locked) {
+                    continue;
+                }
+                match info.kind {
+                    crate::DatasetKind::Volume => {
+                        let volume = self.volume_by_number(info.object, info.guid);
+                        volume.info().await?;
+                    }
+                    _ => {
+                        let fs = self.fs_by_number(info.object, info.guid);
+                        fs.root().await?;
+                    }
+                }
+            }
+            Ok(())
         })
     }
 

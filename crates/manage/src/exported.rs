@@ -479,6 +479,7 @@ mod tests {
             address: "vault:8444".to_owned(),
             datasets: Vec::new(),
             push: false,
+            failover: false,
             pull: false,
         });
         let policy = (

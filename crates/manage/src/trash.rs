@@ -33,6 +33,8 @@ const SETTINGS_PROPERTY: &str = "org.sanbox:trash-settings";
 const CONTAINERS_PROPERTY: &str = "org.sanbox:trash-containers";
 /// The file system that holds the trash.
 const CONTAINER: &str = ".trash";
+/// What follows the pool's name in that of the dataset that holds its trash.
+pub const CONTAINER_PATH: &str = "/.trash";
 /// Settings that act on the machine.
 const ACTING: &[&str] = &[
     "mountpoint",

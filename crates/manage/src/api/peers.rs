@@ -42,6 +42,8 @@ pub(super) struct PeerView {
     push: bool,
     /// It may take what is there.
     pull: bool,
+    /// It may put what it sent in use in place of the source, and take back what was written there.
+    failover: bool,
 }
 
 impl From<&Peer> for PeerView {
@@ -53,6 +55,7 @@ impl From<&Peer> for PeerView {
             datasets: peer.datasets.clone(),
             push: peer.push,
             pull: peer.pull,
+            failover: peer.failover,
         }
     }
 }
@@ -90,6 +93,9 @@ pub(super) struct PeerInvitation {
     /// It may take what is there.
     #[serde(default)]
     pull: bool,
+    /// It may put what it sent in use in place of the source, and take back what was written there.
+    #[serde(default)]
+    failover: bool,
 }
 
 fn refused(error: &PeerError) -> Problem {
@@ -150,12 +156,17 @@ pub(super) async fn invite_peer(
             "what the peer reaches, and whether it sends there or takes from there, is missing";
         return Err(unprocessable(why.to_owned()));
     }
+    if wanted.failover && !wanted.push {
+        let why = "a peer that sends nothing there has nothing to fail over to";
+        return Err(unprocessable(why.to_owned()));
+    }
     let event = format!("invited a peer to {}", wanted.datasets.join(", "));
     let invited = api.backend.invite(Grant {
         name: wanted.name,
         datasets: wanted.datasets,
         push: wanted.push,
         pull: wanted.pull,
+        failover: wanted.failover,
     });
     let invited = invited.await.map_err(unprocessable)?;
     api.audit

@@ -148,6 +148,7 @@ impl ReplicationSettings {
             keep: self.keep,
             failed_over: false,
             paused: false,
+            reversed: false,
         };
         let refuse = |why: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why);
         job.check().map_err(|error| refuse(error.to_string()))?;

@@ -360,6 +360,7 @@ fn looks(request: &Request) -> bool {
         request,
         Request::List { .. }
             | Request::WriteOut { .. }
+            | Request::ReplayLogs { .. }
             | Request::UnchangedSince { .. }
             | Request::Exists { .. }
             | Request::Find { .. }
@@ -382,6 +383,11 @@ impl Endpoint for PeerEndpoint {
     fn write_out(&self) -> Reached<'_, ()> {
         let root = self.root.clone();
         self.ask(Request::WriteOut { root }).boxed()
+    }
+
+    fn replay_logs<'a>(&'a self, root: &'a str) -> Reached<'a, ()> {
+        let root = root.to_owned();
+        self.ask(Request::ReplayLogs { root }).boxed()
     }
 
     fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
@@ -478,6 +484,22 @@ impl Endpoint for PeerEndpoint {
 }
 
 impl Switchover for PeerEndpoint {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        let request = Request::TakeOver {
+            root: root.to_owned(),
+            job: job.to_owned(),
+        };
+        self.ask(request).boxed()
+    }
+
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        async move {
+            let listed = self.list(dataset).await?.unwrap_or_default();
+            Ok(listed.first().is_some_and(|first| first.identity.is_some()))
+        }
+        .boxed()
+    }
+
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
         let request = Request::Inherit {
             dataset: dataset.to_owned(),

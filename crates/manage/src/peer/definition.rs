@@ -67,6 +67,9 @@ pub struct Peer {
     /// It may take what is there, with snapshots, bookmarks and holds that its jobs need.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull: bool,
+    /// It may put what its jobs sent in use, and take back what was written there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failover: bool,
 }
 
 /// Whether a dataset is another one or lies in it.
@@ -261,6 +264,7 @@ impl Peers {
             known.datasets = peer.datasets;
             known.push = peer.push;
             known.pull = peer.pull;
+            known.failover = peer.failover;
             known.check()?;
             return Ok(known.clone());
         }
@@ -289,7 +293,7 @@ impl Peers {
             if known.certificate != peer.certificate {
                 known.certificate = peer.certificate;
                 known.datasets = Vec::new();
-                (known.push, known.pull) = (false, false);
+                (known.push, known.pull, known.failover) = (false, false, false);
             }
             return Ok(());
         }
@@ -337,6 +341,7 @@ mod tests {
             datasets: vec!["tank/vm".to_owned()],
             push: true,
             pull: false,
+            failover: false,
         }
     }
 

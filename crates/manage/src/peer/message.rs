@@ -228,6 +228,13 @@ pub enum Request {
     Destroy {
         dataset: String,
     },
+    ReplayLogs {
+        root: String,
+    },
+    TakeOver {
+        root: String,
+        job: String,
+    },
 }
 
 /// What was redeemed: the inviter's proof, and what the redeemer may do there.
@@ -243,6 +250,9 @@ pub struct Paired {
     pub push: bool,
     /// It may take what is there.
     pub pull: bool,
+    /// It may put what it sent there in use.
+    #[serde(default)]
+    pub failover: bool,
 }
 
 /// Why something was not done.

@@ -158,6 +158,8 @@ pub struct Grant {
     pub push: bool,
     /// As of [`Peer`].
     pub pull: bool,
+    /// As of [`Peer`].
+    pub failover: bool,
 }
 
 impl Grant {
@@ -175,6 +177,7 @@ impl Grant {
             datasets: self.datasets.clone(),
             push: self.push,
             pull: self.pull,
+            failover: self.failover,
         }
     }
 }

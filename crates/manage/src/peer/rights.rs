@@ -10,7 +10,9 @@ use engine::{DatasetKind, namecheck};
 
 use super::definition::Peer;
 use super::message::{Request, WireFrom, WireReceive, WireStream};
-use crate::replication::{MARK_PROPERTY, Mark, is_tag, tag_of_bookmark, tag_of_snapshot};
+use crate::replication::{
+    IDENTITY_PROPERTY, MARK_PROPERTY, Mark, is_tag, tag_of_bookmark, tag_of_snapshot,
+};
 
 /// Names in a request, at most.
 pub const NAMES_MAX: usize = 20_000;
@@ -73,6 +75,8 @@ pub struct Allowed {
     pub pool: String,
     /// Snapshots, by dataset and name, that have to be ones that a job sent.
     pub sent: Vec<(String, String)>,
+    /// A dataset whose content changes: it must not be in use in place of its source.
+    pub changed: Option<String>,
     /// A dataset that has to be a clone of a test.
     pub test_clone: Option<String>,
 }
@@ -126,7 +130,9 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// Whether the peer may do such a thing at all.
     fn rights(&self, request: &Request) -> Result<(), String> {
-        let (push, pull) = (self.peer.push, self.peer.pull);
+        // What was written to a copy that is in use goes back.
+        let Peer { push, failover, .. } = *self.peer;
+        let pull = self.peer.pull || failover;
         let (may, right) = match request {
             Request::Pair { .. } => return Err("it is paired already".to_owned()),
             Request::List { .. }
@@ -134,6 +140,7 @@ impl Asked<'_> {
             | Request::DestroySnapshots { .. }
             | Request::Hold { .. }
             | Request::Release { .. } => (push || pull, "--push or --pull"),
+            Request::TakeOver { .. } => (failover, "--failover"),
             Request::WriteOut { .. }
             | Request::UnchangedSince { .. }
             | Request::Find { .. }
@@ -146,6 +153,7 @@ impl Asked<'_> {
             | Request::DiscardInterrupted { .. }
             | Request::Set { .. }
             | Request::Rollback { .. }
+            | Request::ReplayLogs { .. }
             | Request::Inherit { .. }
             | Request::CloneSnapshot { .. }
             | Request::Destroy { .. } => (push, "--push"),
@@ -163,6 +171,7 @@ impl Asked<'_> {
             Request::Pair { .. } => Ok(()),
             Request::List { root }
             | Request::WriteOut { root }
+            | Request::ReplayLogs { root }
             | Request::UnchangedSince { root } => self.dataset(root),
             Request::Exists { dataset } => self.dataset_or_above(dataset),
             Request::Find { dataset, .. } | Request::DiscardInterrupted { dataset } => {
@@ -207,6 +216,7 @@ impl Asked<'_> {
                 newer,
             } => {
                 self.snapshot_of(dataset, snapshot)?;
+                self.allowed.changed = Some(dataset.clone());
                 let newer = newer.iter().take(NAMES_MAX + 1);
                 newer
                     .enumerate()
@@ -217,7 +227,8 @@ impl Asked<'_> {
             }
             Request::Inherit { dataset, name, .. } => {
                 self.dataset(dataset)?;
-                match name == "readonly" || name == MARK_PROPERTY {
+                let is_identity = name == IDENTITY_PROPERTY && self.peer.failover;
+                match name == "readonly" || name == MARK_PROPERTY || is_identity {
                     true => Ok(()),
                     false => Err(where_it_is(dataset, name)),
                 }
@@ -230,6 +241,13 @@ impl Asked<'_> {
                 self.point(snapshot, DatasetKind::Snapshot)?;
                 self.dataset(name)?;
                 is_mark(mark)
+            }
+            Request::TakeOver { root, job } => {
+                self.dataset(root)?;
+                match is_tag(&format!("replica-{job}")) {
+                    true => Ok(()),
+                    false => Err(format!("'{}' is no name of a job", shown(job))),
+                }
             }
             Request::Destroy { dataset } => {
                 self.dataset(dataset)?;
@@ -377,6 +395,7 @@ impl Asked<'_> {
 
     fn receive(&mut self, into: &WireReceive) -> Result<(), String> {
         self.dataset(&into.dataset)?;
+        self.allowed.changed = Some(into.dataset.clone());
         if into.set.len() + into.excluded.len() > PROPERTIES_MAX {
             return Err(format!("at most {PROPERTIES_MAX} properties in a request"));
         }

@@ -22,6 +22,7 @@ fn peer(push: bool, pull: bool) -> Peer {
         datasets: vec!["tank/vm".to_owned(), "back/x".to_owned()],
         push,
         pull,
+        failover: false,
     }
 }
 
@@ -128,6 +129,7 @@ fn calls(dataset: &str) -> Vec<Request> {
             mark: "vm:0000000000000000".to_owned(),
         },
         Request::Destroy { dataset: name() },
+        Request::ReplayLogs { root: name() },
     ]
 }
 
@@ -284,6 +286,37 @@ fn a_peer_makes_and_destroys_what_jobs_do() {
     };
     let allowed = check(&both, &destroy).expect("perhaps");
     assert_eq!(allowed.test_clone.as_deref(), Some("tank/vm/x"));
+}
+
+#[test]
+fn who_may_fail_over_puts_its_copies_in_use_and_takes_back_what_was_written() {
+    let with = Peer {
+        failover: true,
+        ..peer(true, false)
+    };
+    let take = |root: &str, job: &str| Request::TakeOver {
+        root: root.to_owned(),
+        job: job.to_owned(),
+    };
+    assert!(check(&with, &take("tank/vm/x", "vm")).is_ok());
+    for (root, job) in [("tank/other", "vm"), ("tank/vm", "a b"), ("tank/vm", "")] {
+        assert!(check(&with, &take(root, job)).is_err(), "{root} {job}");
+    }
+    let refused = check(&peer(true, true), &take("tank/vm", "vm"));
+    assert!(refused.is_err_and(|why| why.contains("--failover")));
+    let inherit = Request::Inherit {
+        dataset: "tank/vm".to_owned(),
+        name: "org.sanbox:identity".to_owned(),
+        received: false,
+    };
+    assert!(check(&with, &inherit).is_ok() && check(&peer(true, true), &inherit).is_err());
+    let send = Request::Send {
+        stream: stream("tank/vm", "s", None),
+    };
+    assert!(check(&with, &send).is_ok() && check(&peer(true, false), &send).is_err());
+    // What goes into a copy asks whether it is in use.
+    let allowed = check(&with, &into("tank/vm/x", &[])).expect("perhaps");
+    assert_eq!(allowed.changed.as_deref(), Some("tank/vm/x"));
 }
 
 #[test]

@@ -45,6 +45,9 @@ pub trait Host: Send + Sync {
     /// Notes that datasets came, changed or went.
     fn changed(&self) -> BoxFuture<'_, ()>;
 
+    /// Mounts and shares datasets that a peer put in use.
+    fn put_in_use<'a>(&'a self, peer: &'a str, datasets: &'a [String]) -> BoxFuture<'a, ()>;
+
     /// Writes down what became of a peer.
     fn note(&self, peer: &str, from: IpAddr, event: &str);
 
@@ -211,6 +214,7 @@ impl PeerServer {
             datasets: peer.datasets,
             push: peer.push,
             pull: peer.pull,
+            failover: peer.failover,
         })
     }
 
@@ -288,6 +292,9 @@ impl PeerServer {
                 let size = served.work(side.size(stream.into())).await?;
                 served.answer(&size).await?;
             }
+            Request::TakeOver { root, job } => {
+                return self.take_over(served, peer, &*side, (&root, &job)).await;
+            }
             change => {
                 let changes_datasets = matches!(
                     change,
@@ -304,6 +311,23 @@ impl PeerServer {
                 served.answer(&done).await?;
             }
         }
+        Ok(true)
+    }
+
+    async fn take_over(
+        &self,
+        served: &mut Served,
+        peer: &Peer,
+        side: &dyn Switchover,
+        (root, job): (&str, &str),
+    ) -> Result<bool, FrameError> {
+        let work = async {
+            let datasets = side.take_over(root, job).await?;
+            self.host.put_in_use(&peer.name, &datasets).await;
+            Ok(datasets)
+        };
+        let taken: Result<Vec<String>, ReplicationError> = served.work(work).await?;
+        served.answer(&taken).await?;
         Ok(true)
     }
 
@@ -422,6 +446,7 @@ async fn change_of(side: &dyn Switchover, change: Request) -> Result<(), Replica
             mark,
         } => side.clone_snapshot(&snapshot, &name, &mark).await,
         Request::Destroy { dataset } => side.destroy(&dataset).await,
+        Request::ReplayLogs { root } => side.replay_logs(&root).await,
         Request::Pair { .. }
         | Request::List { .. }
         | Request::UnchangedSince { .. }
@@ -429,7 +454,8 @@ async fn change_of(side: &dyn Switchover, change: Request) -> Result<(), Replica
         | Request::Find { .. }
         | Request::Size { .. }
         | Request::Send { .. }
-        | Request::Receive { .. } => Err(denied("it changes nothing".to_owned())),
+        | Request::Receive { .. }
+        | Request::TakeOver { .. } => Err(denied("it changes nothing".to_owned())),
     }
 }
 
@@ -452,6 +478,13 @@ async fn prove(side: &dyn Switchover, allowed: &Allowed) -> Result<(), Replicati
         if point.is_some_and(|point| !is_sent(point.create_txg)) {
             return Err(denied(format!("'{dataset}@{snapshot}' was sent by no job")));
         }
+    }
+    if let Some(dataset) = &allowed.changed
+        && side.is_in_use(dataset).await?
+    {
+        return Err(denied(format!(
+            "'{dataset}' is in use in place of its source ('sanbox replication failback' of the job that sent it turns that round)"
+        )));
     }
     if let Some(dataset) = &allowed.test_clone {
         let listed = side.list(dataset).await?.unwrap_or_default();

@@ -158,6 +158,15 @@ impl Endpoint for Recorder {
 }
 
 impl Switchover for Recorder {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        self.note(format!("take over {root} of {job}"));
+        let taken = vec![root.to_owned()];
+        async { Ok(taken) }.boxed()
+    }
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        let is = dataset.ends_with("/used");
+        async move { Ok(is) }.boxed()
+    }
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, _received: bool) -> Reached<'a, ()> {
         self.done(format!("inherit {dataset} {name}"))
     }
@@ -184,6 +193,10 @@ impl Host for Recorder {
         async { Ok(Box::new(side) as Box<dyn Switchover>) }.boxed()
     }
     fn changed(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+    fn put_in_use<'a>(&'a self, peer: &'a str, datasets: &'a [String]) -> BoxFuture<'a, ()> {
+        Self::note(self, format!("{peer} uses {}", datasets.join(" ")));
         async {}.boxed()
     }
     fn note(&self, peer: &str, _from: IpAddr, event: &str) {
@@ -292,6 +305,7 @@ fn grant() -> Grant {
         datasets: vec!["tank/vm".to_owned()],
         push: true,
         pull: true,
+        failover: true,
     }
 }
 

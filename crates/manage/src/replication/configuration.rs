@@ -8,8 +8,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Window;
+use crate::peer::is_within;
 use crate::policy::Policy;
 use crate::state::replace_file;
+use crate::trash::CONTAINER_PATH;
 
 /// Jobs of an appliance, at most.
 const JOBS_MAX: usize = 1000;
@@ -132,6 +134,9 @@ pub struct Job {
     /// Nothing is done until the job is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
+    /// It brings back what was written at a target that is in use; no job that is kept.
+    #[serde(skip)]
+    pub reversed: bool,
 }
 
 /// Between the runs of a continuous job.
@@ -299,7 +304,7 @@ impl Job {
         Ok(Some(parsed.map_err(refuse)?).filter(|policy| !policy.is_off()))
     }
 
-    /// Whether a dataset of the source belongs to the job.
+    /// Whether a dataset of the source belongs to the job. What lies in the trash of a pool does not.
     #[must_use]
     pub fn includes(&self, dataset: &str) -> bool {
         if dataset == self.source_root() {
@@ -314,7 +319,9 @@ impl Job {
             })
             .any(|name| matches(pattern, name))
         };
-        self.recursive && !self.exclude.iter().any(is_excluded)
+        let trash = format!("{}{CONTAINER_PATH}", self.source_root());
+        let is_trash = !self.source_root().contains('/') && is_within(dataset, &trash);
+        self.recursive && !is_trash && !self.exclude.iter().any(is_excluded)
     }
 
     /// Whether a snapshot is one to be sent.

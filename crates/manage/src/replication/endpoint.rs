@@ -1,7 +1,8 @@
 //! What a job asks of either side, wherever that is.
 
 use engine::DatasetKind;
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::BoxStream;
 
 use super::{ReplicaDataset, ReplicationError, StreamFrom};
@@ -65,6 +66,12 @@ pub trait Endpoint: Send + Sync {
     /// Writes out what was accepted, so that [`Endpoint::list`] counts it. A side that cannot be asked counts it some seconds later.
     fn write_out(&self) -> Reached<'_, ()>;
 
+    /// Carries out what the intent logs of a dataset and those below it hold, so that [`Endpoint::list`] counts it: what was acknowledged before
+    /// a crash. A side that cannot be asked does it when the datasets are opened.
+    fn replay_logs<'a>(&'a self, _root: &'a str) -> Reached<'a, ()> {
+        ready(Ok(())).boxed()
+    }
+
     /// Returns a number that stays the same as long as nothing in the pool changes; `None` while something waits to be written, and where it
     /// cannot be known.
     fn unchanged_since(&self) -> Reached<'_, Option<u64>>;
@@ -119,6 +126,12 @@ pub trait Endpoint: Send + Sync {
 
 /// What turning a job round asks for besides.
 pub trait Switchover: Endpoint {
+    /// Puts a copy and those below it that the same job sent in use in place of their sources: see [`take_over`](super::take_over). Returns them.
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>>;
+
+    /// Whether a dataset is a copy that is in use in place of its source; one that does not exist is none.
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool>;
+
     /// Takes a local value of a property away; with `received`, the received one comes in force.
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()>;
 

@@ -121,11 +121,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the target is not the job's.
+    /// Whether the target is not the job's, or not now.
     pub(super) fn is_foreign(&self) -> bool {
         matches!(
             self,
-            Self::OtherJob { .. } | Self::NotAdopted { .. } | Self::NothingInCommon { .. }
+            Self::OtherJob { .. }
+                | Self::NotAdopted { .. }
+                | Self::NothingInCommon { .. }
+                | Self::FailedOver { .. }
         )
     }
 }

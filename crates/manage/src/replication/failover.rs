@@ -8,6 +8,7 @@ use std::sync::Arc;
 use engine::DatasetKind;
 use jiff::Timestamp;
 
+use super::plan;
 use super::{
     IDENTITY_PROPERTY, Job, MARK_PROPERTY, Mark, Progress, ReplicaDataset, ReplicationError,
     Report, Switchover, Work, adopt, foresee, run,
@@ -22,22 +23,17 @@ const TEST_SUFFIX: &str = "-test";
 
 /// Returns the datasets of a side that a job made or adopted.
 async fn own(
-    job: &Job,
+    job: &str,
     side: &dyn Switchover,
     root: &str,
 ) -> Result<Vec<ReplicaDataset>, ReplicationError> {
     let listed = side.list(root).await?.unwrap_or_default();
-    let is_own = |dataset: &ReplicaDataset| {
-        dataset
-            .mark
-            .as_ref()
-            .is_some_and(|mark| mark.job == job.name)
-    };
+    let is_own =
+        |dataset: &ReplicaDataset| dataset.mark.as_ref().is_some_and(|mark| mark.job == job);
     let own: Vec<ReplicaDataset> = listed.into_iter().filter(is_own).collect();
     if own.is_empty() {
         return Err(ReplicationError::Failed(format!(
-            "'{root}' holds nothing that the job '{}' sent",
-            job.name
+            "'{root}' holds nothing that the job '{job}' sent"
         )));
     }
     Ok(own)
@@ -57,28 +53,57 @@ pub async fn fail_over(
     job: &Job,
     target: &dyn Switchover,
 ) -> Result<Vec<String>, ReplicationError> {
-    let own = own(job, target, job.target_root()).await?;
+    target.take_over(job.target_root(), &job.name).await
+}
+
+/// Returns the job that sent a copy.
+///
+/// # Errors
+/// The side gives no answer, or no job sent it.
+pub async fn job_of_copy(side: &dyn Switchover, root: &str) -> Result<String, ReplicationError> {
+    let listed = side.list(root).await?;
+    let listed =
+        listed.ok_or_else(|| ReplicationError::Failed(format!("'{root}' does not exist")))?;
+    let mark = listed.into_iter().next().and_then(|first| first.mark);
+    let mark = mark.filter(|mark| mark.source_guid != 0);
+    let job = mark.map(|mark| mark.job);
+    job.ok_or_else(|| ReplicationError::Failed(format!("'{root}' is no copy that a job sent")))
+}
+
+/// Puts the copies that a job sent, a dataset and those below it, in use where they are: they become writable, act as their sources, and mount
+/// points and shares that came along are in force. Each step is on stable storage before the next; given again after it was cut off, it goes on.
+/// Returns the datasets.
+///
+/// # Errors
+/// The side gives no answer, or a dataset has not arrived whole: then nothing was changed.
+pub async fn take_over(
+    side: &dyn Switchover,
+    root: &str,
+    job: &str,
+) -> Result<Vec<String>, ReplicationError> {
+    let own = own(job, side, root).await?;
     if let Some(part) = own.iter().find(|dataset| dataset.snapshots.is_empty()) {
         return Err(ReplicationError::Failed(format!(
             "'{}' has not arrived whole: 'zfs receive -A {}' at the target gives it up, then the others can be used",
             part.name, part.name
         )));
     }
+    // First of all, so that the job adds to none of them any more, and clients that come with the handles of the source find them.
     for dataset in &own {
-        if dataset.interrupted.is_some() {
-            target.discard_interrupted(&dataset.name).await?;
-        }
-        // Before it is shared: clients that come with the handles of the source find it.
         if let (None, Some(identity)) = (dataset.identity, identity(dataset)) {
             let identity = identity.to_string();
-            target
-                .set(&dataset.name, IDENTITY_PROPERTY, &identity)
+            side.set(&dataset.name, IDENTITY_PROPERTY, &identity)
                 .await?;
+        }
+    }
+    for dataset in &own {
+        if dataset.interrupted.is_some() {
+            side.discard_interrupted(&dataset.name).await?;
         }
         let is_fs = dataset.kind == DatasetKind::Filesystem;
         let names = LIFTED.iter().filter(|_| is_fs).chain(LIFTED_ANYWHERE);
         for name in names {
-            target.inherit(&dataset.name, name, true).await?;
+            side.inherit(&dataset.name, name, true).await?;
         }
     }
     Ok(own.into_iter().map(|dataset| dataset.name).collect())
@@ -100,6 +125,7 @@ fn reversed(job: &Job) -> Job {
         bandwidth: job.bandwidth.clone(),
         take: true,
         without_properties: true,
+        reversed: true,
         ..Job::default()
     }
 }
@@ -181,7 +207,7 @@ async fn put_in_use(
     target: &dyn Switchover,
 ) -> Result<(Vec<String>, Vec<String>), ReplicationError> {
     let (mut made, mut not_mounted) = (Vec::new(), Vec::new());
-    for dataset in own(job, source, job.source_root()).await? {
+    for dataset in own(&job.name, source, job.source_root()).await? {
         // One that was there before was adopted.
         if dataset
             .mark
@@ -222,6 +248,16 @@ fn complete(report: Report) -> Result<Report, ReplicationError> {
     }
 }
 
+/// Whether the target of a job was put in use where it is, without this job.
+///
+/// # Errors
+/// The target gives no answer.
+pub async fn is_taken_over(job: &Job, target: &dyn Switchover) -> Result<bool, ReplicationError> {
+    let listed = target.list(job.target_root()).await?.unwrap_or_default();
+    let is_in_use = |dataset: &ReplicaDataset| plan::check_in_use(job, dataset).is_err();
+    Ok(listed.iter().any(is_in_use))
+}
+
 /// The name of the clones that a test makes of the target's root.
 #[must_use]
 pub fn test_root(job: &Job) -> String {
@@ -250,7 +286,7 @@ pub async fn test(job: &Job, target: &dyn Switchover) -> Result<Vec<String>, Rep
         )));
     }
     let mut clones = Vec::new();
-    for dataset in own(job, target, job.target_root()).await? {
+    for dataset in own(&job.name, target, job.target_root()).await? {
         let Some(newest) = dataset.snapshots.last() else {
             continue;
         };

@@ -15,7 +15,7 @@ use super::identity::identity_of_source;
 use super::upkeep::full_name;
 use super::{
     ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
-    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, identity_of,
+    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, identity_of, take_over,
 };
 
 /// Names in one request: what one txg takes in a moment.
@@ -365,6 +365,18 @@ impl Endpoint for LocalEndpoint {
         .boxed()
     }
 
+    fn replay_logs<'a>(&'a self, root: &'a str) -> Reached<'a, ()> {
+        async move {
+            let replayed = async {
+                self.pool.replay_logs(root).await?;
+                self.pool.sync().await
+            };
+            let what = format!("cannot replay the intent logs of '{root}'");
+            replayed.await.map_err(|error| self.error(&what, &error))
+        }
+        .boxed()
+    }
+
     fn unchanged_since(&self) -> Reached<'_, Option<u64>> {
         async move {
             let since = self.pool.unchanged_since().await;
@@ -558,6 +570,22 @@ impl Endpoint for LocalEndpoint {
 }
 
 impl Switchover for LocalEndpoint {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        take_over(self, root, job).boxed()
+    }
+
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        async move {
+            let query = PropertyQuery::Named(vec![IDENTITY_PROPERTY.to_owned()]);
+            match self.pool.dataset(dataset, &query).await {
+                Ok(info) => Ok(identity_of(&info).is_some()),
+                Err(error) if is_gone(&error) => Ok(false),
+                Err(error) => Err(self.error(&format!("cannot open '{dataset}'"), &error)),
+            }
+        }
+        .boxed()
+    }
+
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
         async move {
             let done = self.pool.inherit(dataset, name, received).await;

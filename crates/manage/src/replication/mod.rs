@@ -40,7 +40,9 @@ pub use endpoint::{
     ByteStream, Endpoint, Reached, ReceiveSpec, SentSnapshot, StreamSpec, Switchover,
 };
 pub use error::{Refusal, ReplicationError};
-pub use failover::{fail_back, fail_over, test, test_clones, test_root};
+pub use failover::{
+    fail_back, fail_over, is_taken_over, job_of_copy, take_over, test, test_clones, test_root,
+};
 pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, identity_of, is_waiting};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
 pub use local::LocalEndpoint;

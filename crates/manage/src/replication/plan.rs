@@ -256,10 +256,22 @@ fn check_mark(job: &Job, source: &ReplicaDataset, copy: &ReplicaDataset) -> Resu
                 target,
             })
         }
-        Some(_) => Ok(()),
+        Some(_) => check_in_use(job, copy),
         None if is_begun(source, copy) => Ok(()),
         None => Err(Refusal::NotAdopted { target }),
     }
+}
+
+/// Refuses what would change a copy that is in use in place of its source, but for bringing back what was written there.
+pub(super) fn check_in_use(job: &Job, copy: &ReplicaDataset) -> Result<(), Refusal> {
+    let is_own = copy.mark.as_ref().is_some_and(|mark| mark.job == job.name);
+    if job.reversed || copy.identity.is_none() || !is_own {
+        return Ok(());
+    }
+    Err(Refusal::FailedOver {
+        target: copy.name.clone(),
+        job: job.name.clone(),
+    })
 }
 
 /// Whether a dataset at the target is what an interrupted first stream of the source left, without a mark: the mark is written in a
@@ -563,6 +575,9 @@ mod tests {
         let mut elsewhere = marked(unmarked.clone());
         elsewhere.mark.as_mut().expect("marked").source_guid = 78;
         assert_eq!(of(&job(""), &source, Some(elsewhere)), "foreign target");
+        let mut in_use = marked(unmarked.clone());
+        in_use.identity = Some(77);
+        assert_eq!(of(&job(""), &source, Some(in_use)), "failed over");
         let mut written = marked(unmarked);
         written.written_bytes = 512;
         assert_eq!(of(&job(""), &source, Some(written)), "diverged");

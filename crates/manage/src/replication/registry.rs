@@ -22,6 +22,8 @@ use crate::database::{Database, DatabaseError};
 
 /// How long a run that is to end may take for it.
 const END_MAX: Duration = Duration::from_secs(30);
+/// How often is looked whether a run has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The clocks of a process, and its random numbers.
 pub(super) trait Clock: Send + Sync {
@@ -254,11 +256,22 @@ impl Replications {
         running.inspect(|(_, abort)| abort.abort()).is_some()
     }
 
+    /// Waits for the end of the run that is under way, and returns how the last run ended.
+    pub async fn ended(&self, job: &str) -> Option<Ended> {
+        loop {
+            let state = self.state_of(job);
+            if state.running.is_none() {
+                return state.ended;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Ends the run of a job and waits until it has ended. Returns false when it has not after half a minute.
     pub async fn stop(&self, job: &str) -> bool {
         let stopped = async {
             while self.cancel(job) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(LOOK_EVERY).await;
             }
         };
         tokio::time::timeout(END_MAX, stopped).await.is_ok()

@@ -17,7 +17,7 @@ use crate::commands::quoted;
 
 use super::{
     ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
-    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
+    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, take_over,
 };
 
 /// What is run where the job names no command: no questions are asked, and a link that is gone is noticed within a minute.
@@ -524,6 +524,18 @@ impl Endpoint for RemoteEndpoint {
 }
 
 impl Switchover for RemoteEndpoint {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        take_over(self, root, job).boxed()
+    }
+
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        async move {
+            let listed = self.listed(dataset).await?.unwrap_or_default();
+            Ok(listed.first().is_some_and(|first| first.identity.is_some()))
+        }
+        .boxed()
+    }
+
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
         let flag = if received { "-S " } else { "" };
         let line = format!("zfs inherit {flag}{} {}", quoted(name), quoted(dataset));

@@ -12,7 +12,7 @@ use engine::DatasetKind;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
-use super::plan::{newer_than, newest_common};
+use super::plan::{check_in_use, newer_than, newest_common};
 use super::upkeep::{BOOKMARKS_AHEAD, Settled, bookmarks_of, prepare, upkeep};
 use super::{
     ByteStream, DatasetPlan, Endpoint, Job, MARK_PROPERTY, Mark, Progress, ReceiveSpec, Refusal,
@@ -582,6 +582,8 @@ pub async fn adopt(
     target: &dyn Endpoint,
     rollback: bool,
 ) -> Result<Vec<String>, ReplicationError> {
+    // What a log replays after this look would be written after the newest snapshot in common.
+    target.replay_logs(job.target_root()).await?;
     let sides = list(job, source, target).await?;
     let mut adopted = Vec::new();
     for dataset in sides
@@ -593,6 +595,7 @@ pub async fn adopt(
         let Some(copy) = sides.target.iter().find(|copy| copy.name == name) else {
             continue;
         };
+        check_in_use(job, copy)?;
         let Some((common, _)) = newest_common(dataset, copy) else {
             return Err(Refusal::NothingInCommon {
                 dataset: dataset.name.clone(),

@@ -276,6 +276,23 @@ impl Host for PeerHost {
         .boxed()
     }
 
+    fn put_in_use<'a>(&'a self, peer: &'a str, datasets: &'a [String]) -> BoxFuture<'a, ()> {
+        async move {
+            let Some(appliance) = self.0.upgrade() else {
+                return;
+            };
+            let names = datasets.join(", ");
+            tracing::warn!(target: REPLICATION, "peer '{peer}' put in use in place of their sources: {names}");
+            if let Some(first) = datasets.first()
+                && let Ok(pool) = appliance.pool_of(first).await
+            {
+                appliance.mount_all_created(&pool, datasets).await;
+            }
+            appliance.datasets_changed().await;
+        }
+        .boxed()
+    }
+
     fn note(&self, peer: &str, from: IpAddr, event: &str) {
         tracing::info!(target: REPLICATION, "peer '{peer}' at {from}: {event}");
         if let Some(api) = self.0.upgrade().and_then(|appliance| appliance.api()) {

@@ -15,6 +15,11 @@ pub(super) const PEER: Command = Command {
         ),
         long("push", None, "invite: the peer may send there"),
         long("pull", None, "invite: the peer may take what is there"),
+        long(
+            "failover",
+            None,
+            "invite: the peer may put what it sent in use in place of the source, and take back what was written there",
+        ),
         short('H', "list: no headings, tabs between columns"),
     ],
     text: &[
@@ -24,7 +29,8 @@ pub(super) const PEER: Command = Command {
          peer://PEER/DATASET' sends there, and '--from peer://PEER/DATASET --to DATASET' takes from there.",
         "A peer reaches the datasets that it was invited to, and those below. With --push it makes datasets and snapshots there and changes and \
          destroys what its jobs made; with --pull it takes snapshots of what is there, its jobs' own snapshots, bookmarks and holds \
-         among them. Mount points and shares that come along are never in force, and are put in force where the copy is.",
+         among them. Mount points and shares that come along are never in force, and are put in force where the copy is: by 'sanbox \
+         replication takeover', or by the peer itself ('sanbox replication failover') where it was invited with --failover as well.",
         "Peers are answered at TCP port 8444 ([replication] port and listen in sanbox.toml, --replication-port), which is open while there is a \
          peer that was invited, or an invitation. All that goes over it is encrypted (TLS 1.3), compressed where that pays, and checked \
          from end to end before it becomes a snapshot.",
@@ -36,6 +42,10 @@ pub(super) const PEER: Command = Command {
         (
             "sanbox peer invite office --datasets vault/office --push",
             "prints what is to be given on the appliance at the office, which will send",
+        ),
+        (
+            "sanbox peer invite office --datasets vault/office --push --failover",
+            "the same, and the office may put its copies in use, and take back what was written to them",
         ),
         (
             "sanbox peer add vault vault.example.org:8444 7K3M-...",

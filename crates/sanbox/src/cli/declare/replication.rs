@@ -7,7 +7,7 @@ pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
     operands: "create NAME --from SIDE --to SIDE | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
-               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | test NAME | remove NAME | \
+               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | takeover DATASET | test NAME | remove NAME | \
                export NAME DIRECTORY | import DIRECTORY",
     flags: &[
         long(
@@ -118,7 +118,7 @@ pub(crate) const REPLICATION: Command = Command {
         ),
         short(
             'n',
-            "create, change, run, adopt, failover, remove, export, import: only say what would be done",
+            "create, change, run, adopt, failover, takeover, remove, export, import: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],
@@ -153,6 +153,9 @@ pub(crate) const REPLICATION: Command = Command {
          beside the target (TARGET-test) while replication goes on; test --end destroys them.",
         "A target that is in use acts as its source: NFS clients go on with the handles that they have, and LUNs keep serial numbers and \
          identifiers. Before, its volumes are shown to no initiator.",
+        "takeover: puts a copy of this machine in use, with those below that the same job sent, where the appliance that has the source and the \
+         job is gone. A run of the job is refused then; when that appliance is back, 'failback --rollback' there brings back what was written here. \
+         A job to a peer fails over by itself where the peer was invited with --failover.",
         "export: writes what the target does not have into DIRECTORY/sanbox-NAME, for a disk that is carried where a network is too slow, and \
          pauses the job; -n says what and about how much. import: receives it in a pool of the machine that it was brought to; then the job is \
          resumed, and goes on from there. The same disk, brought back, takes what is new since the import. Each file is \
@@ -191,6 +194,10 @@ pub(crate) const REPLICATION: Command = Command {
         (
             "sanbox replication show vm",
             "how far it is, what is missing at the target, and why",
+        ),
+        (
+            "sanbox replication takeover vault/office/vm",
+            "the office is gone: its copy here is used in place of it",
         ),
         (
             "sanbox replication adopt vm --rollback",

@@ -50,7 +50,13 @@ async fn invite(session: &Session, args: &Arguments, name: &str) -> Outcome {
             .collect(),
         push: args.has_long("push"),
         pull: args.has_long("pull"),
+        failover: args.has_long("failover"),
     };
+    if grant.failover && !grant.push {
+        return Err(session.misuse(
+            "--failover goes with --push: what the peer did not send it cannot put in use",
+        ));
+    }
     if grant.datasets.is_empty() || !grant.push && !grant.pull {
         return Err(session.misuse(
             "say what the peer reaches here, and what for: --datasets DATASET, and --push (it sends there), --pull (it takes from there) or both",
@@ -102,6 +108,7 @@ async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcom
         datasets: Vec::new(),
         push: false,
         pull: false,
+        failover: false,
     };
     book.change(|peers| peers.reach(peer)).map_err(failed)?;
     appliance.peers().links().forget(name);
@@ -109,20 +116,24 @@ async fn add(session: &Session, name: &str, address: &str, code: &str) -> Outcom
     session.out.line(format!(
         "'{name}' knows this appliance as '{}', which {}",
         paired.name,
-        may(&paired.datasets, paired.push, paired.pull)
+        may(&paired.datasets, paired.push, paired.pull, paired.failover)
     ));
     Ok(())
 }
 
 /// What a peer may do, in words that follow its name.
-fn may(datasets: &[String], push: bool, pull: bool) -> String {
+fn may(datasets: &[String], push: bool, pull: bool, failover: bool) -> String {
+    let more = match failover {
+        true => ", and puts in use what it sent there",
+        false => "",
+    };
     let what = match (push, pull) {
         (true, true) => "sends to and takes from",
         (true, false) => "sends to",
         (false, true) => "takes from",
         (false, false) => return "does nothing here".to_owned(),
     };
-    format!("{what} {}", datasets.join(", "))
+    format!("{what} {}{more}", datasets.join(", "))
 }
 
 fn list(session: &Session, args: &Arguments) -> Outcome {
@@ -136,16 +147,17 @@ fn list(session: &Session, args: &Arguments) -> Outcome {
                 text
             }
         };
-        let rights = match (peer.push, peer.pull) {
-            (true, true) => "push,pull",
-            (true, false) => "push",
-            (false, true) => "pull",
-            (false, false) => "-",
-        };
+        let rights = [
+            (peer.push, "push"),
+            (peer.pull, "pull"),
+            (peer.failover, "failover"),
+        ];
+        let rights = rights.into_iter().filter(|(has, _)| *has);
+        let rights: Vec<&str> = rights.map(|(_, word)| word).collect();
         vec![
             peer.name.clone(),
             or_dash(peer.address.clone()),
-            rights.to_owned(),
+            or_dash(rights.join(",")),
             or_dash(peer.datasets.join(",")),
         ]
     };
@@ -188,7 +200,7 @@ fn show(session: &Session, name: &str) -> Outcome {
     out.line(format!("certificate  {}", peer.certificate));
     out.line(format!(
         "here         {}",
-        may(&peer.datasets, peer.push, peer.pull)
+        may(&peer.datasets, peer.push, peer.pull, peer.failover)
     ));
     let jobs = jobs_of(session, name)?;
     if !jobs.is_empty() {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use manage::replication::{
-    self, Ended, Job, JobError, JobState, Location, PastRun, Progress, RecoveryPoint,
-    ReplicationError, Report, TreePlan, Work,
+    self, Ended, Job, JobError, JobState, LocalEndpoint, Location, PastRun, Progress,
+    RecoveryPoint, ReplicationError, Report, TreePlan, Work,
 };
 
 use super::{Arguments, print_table};
@@ -38,6 +38,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["adopt", name] => adopt(session, args, name).await,
         ["failover", name] => failover(session, args, name).await,
         ["failback", name] => failback(session, args, name).await,
+        ["takeover", dataset] => takeover(session, args, dataset).await,
         ["test", name] => test(session, args, name).await,
         ["remove", name] => remove(session, args, name).await,
         ["export", name, directory] => export(session, args, name, directory).await,
@@ -339,10 +340,13 @@ async fn run_now(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if args.has('n') {
         return preview(session, &job).await;
     }
-    let Some(ended) = run_job(&session.appliance, &job).await else {
-        return Err(session.fail(format!(
-            "the job '{name}' runs already ('sanbox replication show {name}')"
-        )));
+    let ended = match run_job(&session.appliance, &job).await {
+        Some(ended) => ended,
+        // What was written before it began is in that run.
+        None => {
+            let ended = session.appliance.replications().ended(name).await;
+            ended.ok_or_else(|| session.fail(format!("the run of '{name}' was given up")))?
+        }
     };
     let report = ended
         .result
@@ -526,13 +530,72 @@ async fn follow(session: &Session, location: &Result<Location, JobError>, datase
     }
 }
 
+/// Puts a copy of a pool of this appliance in use, without the appliance that has the job and the source.
+async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome {
+    let failed =
+        |error: ReplicationError| session.fail(format!("cannot take over '{dataset}': {error}"));
+    let pool = session.appliance.pool_of(dataset).await;
+    let pool =
+        pool.map_err(|error| session.fail(format!("cannot take over '{dataset}': {error}")))?;
+    let side = LocalEndpoint::new(pool.clone());
+    let name = replication::job_of_copy(&side, dataset)
+        .await
+        .map_err(failed)?;
+    let jobs = session.appliance.replications().jobs();
+    let jobs = jobs.map_err(|error| refused(session, &error))?;
+    if jobs
+        .job(&name)
+        .is_ok_and(|job| matches!(job.target(), Ok(Location::Local(root)) if root == dataset))
+    {
+        return failover(session, args, &name).await;
+    }
+    if args.has('n') {
+        session
+            .out
+            .line(format!("{dataset}, sent by the job '{name}' of another appliance, would be writable with what it sent below"));
+        return Ok(());
+    }
+    let taken = replication::take_over(&side, dataset, &name).await;
+    for dataset in taken.map_err(failed)? {
+        session.out.line(format!("{dataset} is writable"));
+        session.appliance.mount_created(&pool, &dataset).await;
+    }
+    session.appliance.datasets_changed().await;
+    session.out.error(format!(
+        "where the source is, 'sanbox replication failback {name}' brings back what is written from now on"
+    ));
+    Ok(())
+}
+
+/// Takes down that the target was put in use where it is.
+async fn turn_taken_over(session: &Session, job: &Job) -> Outcome {
+    let name = &job.name;
+    let asked = async {
+        let target = target_of(&session.appliance, job).await?;
+        replication::is_taken_over(job, &*target).await
+    };
+    match asked.await {
+        Ok(true) => {}
+        Ok(false) => {
+            return Err(session.fail(format!(
+                "the job '{name}' is not turned round: there is nothing to bring back"
+            )));
+        }
+        Err(error) => {
+            return Err(session.fail(format!("cannot fail back to '{}': {error}", job.from)));
+        }
+    }
+    stop(session, name).await?;
+    let replications = session.appliance.replications();
+    let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = true));
+    turned.map_err(|error| refused(session, &error))
+}
+
 /// Brings what was written at the target back, and puts the source in use again.
 async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
     if !job.failed_over {
-        return Err(session.fail(format!(
-            "the job '{name}' is not turned round: there is nothing to bring back"
-        )));
+        turn_taken_over(session, &job).await?;
     }
     let progress = Arc::default();
     let done = async {
