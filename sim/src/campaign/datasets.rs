@@ -128,6 +128,10 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
     let mut names = Names::new();
     let mut opened = Opened::default();
     for info in found {
+        // Of a rotation that was cut off: they go with it.
+        if info.name.contains(encryption::SHORT_LIVED) {
+            continue;
+        }
         let key = opened.key_of(pool, head_of(&info.name)).await?;
         let origin = info
             .property("origin")
@@ -200,6 +204,7 @@ fn hash_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
 /// DatasetAdmin at work.
 pub(super) struct DatasetAdmin {
     pub(super) pool: PoolHandle,
+    pub(super) handle: Handle,
     pub(super) history: Rc<RefCell<DatasetHistory>>,
     pub(super) rng: Rng,
     pub(super) habits: Habits,
@@ -232,12 +237,14 @@ pub async fn work(
 ) -> Result<(), String> {
     let mut admin = DatasetAdmin {
         pool,
+        handle: handle.clone(),
         history,
         rng,
         habits,
     };
     if habits.encryption {
         encryption::load_all(&admin.pool, &admin.names()).await?;
+        admin.end_rotations().await?;
     }
     if habits.replicas {
         admin.abort_receives().await?;

@@ -5,11 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{EngineError, KeyChange, KeyFormat, NewKey, PoolHandle, WrappingKey};
 
-use super::datasets::{DatasetAdmin, Names, ROOT, Thing, is_snapshot, text};
+use super::datasets::{DatasetAdmin, Names, ROOT, Thing, head_of, is_full, is_snapshot, text};
 
+/// In the names of snapshots that a rotation takes for itself.
+pub(super) const SHORT_LIVED: &str = "@sanbox-rotate-key-";
+/// How often the administrator looks at a rotation.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Keys that there are. Fewer roots than that are encrypted at one time.
 const SECRETS: u8 = 32;
 
@@ -141,6 +146,9 @@ impl DatasetAdmin {
         let Some(name) = self.pick(&names, encrypted) else {
             return Ok(());
         };
+        if self.rng.below(3) == 0 {
+            return self.rotate_key(&name, &names).await;
+        }
         if !self.is_root(&name).await? {
             return Ok(());
         }
@@ -164,6 +172,56 @@ impl DatasetAdmin {
                 };
                 let next = Key { secret, ..key };
                 self.change_key(&name, &names, key, next, change).await
+            }
+        }
+    }
+
+    /// Encrypts a dataset anew under another master key, or begins to. What it holds and what opens it stays.
+    async fn rotate_key(&mut self, name: &str, names: &Names) -> Result<(), String> {
+        let is_shared = |thing: &Thing| {
+            let origin = thing.origin.as_deref();
+            origin.is_some_and(|origin| head_of(origin) == name)
+        };
+        let shared = names[name].origin.is_some() || names.values().any(is_shared);
+        match self.pool.start_key_rotation(name).await {
+            Ok(_) if shared => return Err(format!("the key of {name} is shared and rotated")),
+            Ok(_) => {}
+            Err(_) if shared => return Ok(()),
+            // A receive that can be resumed.
+            Err(EngineError::Busy(_)) => return Ok(()),
+            Err(error) if is_full(&error) || error.to_string().contains("needs") => return Ok(()),
+            Err(error) => return Err(text(error)),
+        }
+        if self.rng.below(4) == 0 {
+            let pause = Duration::from_micros(self.rng.below(300_000));
+            self.handle.sleep(pause).await;
+            // It may be that it has ended.
+            let _ = self.pool.cancel_key_rotation(name).await;
+        }
+        self.end_rotations().await
+    }
+
+    /// Goes on with rotations to their ends; those that find no room are given up.
+    pub(super) async fn end_rotations(&mut self) -> Result<(), String> {
+        self.pool.resume_key_rotations().await.map_err(text)?;
+        loop {
+            let found = self.pool.key_rotations().await.map_err(text)?;
+            let Some(rotation) = found.first() else {
+                return Ok(());
+            };
+            if rotation.running {
+                self.handle.sleep(LOOK_EVERY).await;
+                continue;
+            }
+            match (&rotation.dataset, &rotation.failed) {
+                (Some(name), Some(why)) if why.contains("space") => {
+                    match self.pool.cancel_key_rotation(name).await {
+                        Ok(()) => {}
+                        Err(error) if error.to_string().contains("new key") => {}
+                        Err(error) => return Err(text(error)),
+                    }
+                }
+                _ => return Err(format!("a rotation does not end: {rotation:?}")),
             }
         }
     }
