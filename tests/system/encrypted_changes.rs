@@ -183,7 +183,8 @@ fn change_without_key(pool: &PoolHandle) -> Result<()> {
     Ok(())
 }
 
-fn compare(golden: &Golden, lines: &[String], keys: &[String]) -> Result<()> {
+/// Has OpenZFS's code in userland load keys and read a pool: it finds these sums of objects.
+pub(crate) fn compare(golden: &Golden, lines: &[String], keys: &[String]) -> Result<()> {
     let mut operations = keys.to_vec();
     operations.push(format!("sums:{POOL}"));
     operations.push(format!("scrub:{POOL}"));

@@ -37,6 +37,7 @@ mod intent_log;
 mod iscsi;
 mod key_files;
 mod key_memory;
+mod key_rotation;
 mod keys;
 mod keys_from_web;
 mod lists;

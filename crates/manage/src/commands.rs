@@ -106,14 +106,20 @@ pub const RULES: &[Rule] = {
             Refused,
             &["load-key", "project", "redact", "rewrite", "unload-key"],
         ),
-        rule("zfs", OWNER, Changes, Refused, &["change-key", "upgrade"]),
+        rule(
+            "zfs",
+            OWNER,
+            Changes,
+            Refused,
+            &["change-key", "rotate-key", "upgrade"],
+        ),
         rule("zfs", None, Changes, Refused, &["key", "receive", "recv"]),
         rule(
             "zfs",
             None,
             Shows,
             Refused,
-            &["rotate-key", "send", "umount", "unzone", "wait", "zone"],
+            &["send", "umount", "unzone", "wait", "zone"],
         ),
         rule(
             "zpool",

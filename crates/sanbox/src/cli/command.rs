@@ -298,7 +298,7 @@ mod tests {
     ";
 
     /// Commands of `zfs` that OpenZFS does not have.
-    const OURS: &[&str] = &["key"];
+    const OURS: &[&str] = &["key", "rotate-key"];
 
     fn all() -> Vec<(&'static str, &'static Entry)> {
         let of = |tool, table| entries(table).map(move |entry| (tool, entry));

@@ -10,6 +10,7 @@ mod disks;
 pub(crate) mod fuse;
 mod history;
 pub(crate) mod iscsi;
+mod key_rotations;
 mod login;
 pub(crate) mod management;
 pub(crate) mod metrics;
@@ -180,6 +181,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
     let discarding = tokio::spawn(trash::keep(Arc::downgrade(&appliance)));
+    let rotating = tokio::spawn(key_rotations::keep(Arc::downgrade(&appliance)));
     let peers = tokio::spawn(peers::keep(Arc::downgrade(&appliance)));
     let metrics = serve_metrics(&appliance, &config).await;
 
@@ -217,6 +219,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     reloading.abort();
     policies.abort();
     discarding.abort();
+    rotating.abort();
     replicating.abort();
     peers.abort();
     appliance.replications().cancel_all();
