@@ -21,7 +21,7 @@ faults    the same with disks that vanish, return, rot, lie, hang, fail and die,
 seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 --replicas   the same, with snapshots sent and received whole, incremental and in parts
---encryption  the same, and datasets are encrypted, some of them anew under other master keys; with --replicas they are redacted, and streams received correctively, too
+--encryption  the same, and datasets are encrypted, and get other master keys; with --replicas they are redacted, and streams heal them, too
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
 --clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed; also with --devices or --removals
 --dedup      blocks are deduplicated, and clients write the same contents again and again; also with any of the others
