@@ -750,6 +750,25 @@ mod tests {
     }
 
     #[test]
+    fn the_trash_of_a_pool_is_not_sent_with_it() {
+        let tree = |from: &str| Job {
+            recursive: true,
+            ..job("a", from, "back/copy")
+        };
+        for (from, dataset, expected) in [
+            ("tank", "tank", true),
+            ("tank", "tank/vm/.trash", true),
+            ("tank", "tank/.trashed", true),
+            ("tank", "tank/.trash", false),
+            ("tank", "tank/.trash/20261128T070005Z-a/b", false),
+            ("tank/.trash", "tank/.trash/20261128T070005Z-a", true),
+            ("tank/vm", "tank/vm/.trash/x", true),
+        ] {
+            assert_eq!(tree(from).includes(dataset), expected, "{from} {dataset}");
+        }
+    }
+
+    #[test]
     fn patterns() {
         for (pattern, text, expected) in [
             ("a", "a", true),
