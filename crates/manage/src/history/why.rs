@@ -22,6 +22,8 @@ const SLOW_FACTOR: u64 = 4;
 /// Mean time of a disk that is slow beside others, and by itself, in nanoseconds.
 const SLOW_BESIDE_NS: u64 = 5_000_000;
 const SLOW_ALONE_NS: u64 = 200_000_000;
+/// What a disk that is slow by itself has for an operation, in nanoseconds: healthy ones seek in 20 ms at most.
+const SLOW_SERVICE_NS: u64 = 50_000_000;
 /// Operations in which a disk's mean time means something.
 const OPERATIONS_MIN: u64 = 8;
 /// Percent of a pool that is full for the allocator.
@@ -178,11 +180,7 @@ pub fn explain(
     let quiet = question.chosen.wait_ns() / 10_000_000 < question.seconds.max(1) * QUIET_PERCENT;
     if !quiet {
         for pool in &question.pools {
-            let earlier = before
-                .pools
-                .iter()
-                .find(|earlier| earlier.name == pool.name);
-            findings.extend(rules(&question, pool, earlier, window));
+            findings.extend(rules(&question, pool, before, window));
         }
     }
     findings.extend(network(window));
@@ -280,12 +278,7 @@ fn network(window: &Span) -> Option<Finding> {
 }
 
 /// What the signs of one pool say.
-fn rules(
-    question: &Question<'_>,
-    pool: &PoolSpan,
-    before: Option<&PoolSpan>,
-    window: &Span,
-) -> Vec<Finding> {
+fn rules(question: &Question<'_>, pool: &PoolSpan, before: &Span, window: &Span) -> Vec<Finding> {
     let (storage, log, throttle) = (question.storage(), question.log(), question.throttle());
     let all = storage + log + throttle;
     [
@@ -294,7 +287,7 @@ fn rules(
         full(pool, all),
         scrub(pool, all),
         dedup(pool, all),
-        small_memory(pool, window, storage),
+        small_memory(pool, window, storage + of_reads(pool, question)),
         sync_writes(pool, log),
         greedy(question, pool, all),
         writers(pool, throttle),
@@ -307,12 +300,15 @@ fn rules(
     .collect()
 }
 
+/// How long a disk has for an operation, in nanoseconds: the mean time of one, less where several are under way at once. A disk that has
+/// much to do takes long for each, and ends as many as before; it is not slow.
+fn service_ns(disk: &DiskSpan, seconds: u64) -> u64 {
+    let each = (seconds * 1_000_000_000).checked_div(disk.reads + disk.writes);
+    disk.mean_ns().min(each.unwrap_or(u64::MAX))
+}
+
 /// A disk that is slower than those beside it, than it was, or than any disk should be.
-fn slow_disk(
-    question: &Question<'_>,
-    pool: &PoolSpan,
-    before: Option<&PoolSpan>,
-) -> Option<Finding> {
+fn slow_disk(question: &Question<'_>, pool: &PoolSpan, before: &Span) -> Option<Finding> {
     let worked = |disk: &&DiskSpan| disk.reads + disk.writes >= OPERATIONS_MIN;
     let slowest = pool
         .disks
@@ -325,18 +321,24 @@ fn slow_disk(
     let mut others: Vec<u64> = beside.map(DiskSpan::mean_ns).collect();
     others.sort_unstable();
     let median = others.get(others.len() / 2).copied();
-    let earlier = before
+    let earlier = before.pools.iter().find(|other| other.name == pool.name);
+    let earlier = earlier
         .and_then(|pool| pool.disks.iter().find(|disk| disk.name == slowest.name))
         .filter(worked)
-        .map(DiskSpan::mean_ns);
-    let than = |what: &str, other: u64| {
-        (mean >= SLOW_BESIDE_NS && mean >= SLOW_FACTOR * other.max(1))
+        .map(|disk| service_ns(disk, before.seconds));
+    let service = service_ns(slowest, question.seconds);
+    let than = |what: &str, own: u64, other: u64| {
+        (mean >= SLOW_BESIDE_NS && own >= SLOW_FACTOR * other.max(1))
             .then(|| format!("{} {what}", words_of_us(other / 1000)))
     };
+    let alone = || {
+        let is_slow = mean >= SLOW_ALONE_NS && service >= SLOW_SERVICE_NS;
+        is_slow.then(|| "tens at most on healthy disks".to_owned())
+    };
     let compared = median
-        .and_then(|median| than("on the others", median))
-        .or_else(|| earlier.and_then(|earlier| than("before", earlier)))
-        .or_else(|| (mean >= SLOW_ALONE_NS).then(|| "tens at most on healthy disks".to_owned()))?;
+        .and_then(|median| than("on the others", mean, median))
+        .or_else(|| earlier.and_then(|earlier| than("before", service, earlier)))
+        .or_else(alone)?;
     let has_log = pool.flags & HAS_LOG != 0;
     let weight = match slowest.role.as_str() {
         "log" => question.log() + question.share(&[Phase::Flush]),
@@ -443,6 +445,14 @@ fn dedup(pool: &PoolSpan, weight: u64) -> Option<Finding> {
         weight * 86 / 100,
         sentence,
     ))
+}
+
+/// The percentage of the waiting that checksums and decompression of what was read from the disks took: what is in the cache needs none.
+fn of_reads(pool: &PoolSpan, question: &Question<'_>) -> u64 {
+    let read: u64 = pool.disks.iter().map(|disk| disk.read_bytes).sum();
+    let written: u64 = pool.disks.iter().map(|disk| disk.written_bytes).sum();
+    let compute = question.share(&[Phase::Compute]);
+    (compute * read).checked_div(read + written).unwrap_or(0)
 }
 
 fn small_memory(pool: &PoolSpan, window: &Span, weight: u64) -> Option<Finding> {
@@ -715,6 +725,17 @@ mod tests {
             Cause::SmallMemory,
             "--memory",
         );
+        // Processors that have much else to do: checksums of what is read again and again take longer than the disks.
+        let checked = [(Phase::Compute, 62), (Phase::Device, 38)];
+        for (read_bytes, cause) in [(1 << 30, Cause::SmallMemory), (0, Cause::Compute)] {
+            let mut small = minute(&checked);
+            small.pools[0].data_misses = 80_000;
+            small.pools[0].ghost_hits = 60_000;
+            for disk in &mut small.pools[0].disks {
+                (disk.read_bytes, disk.written_bytes) = (read_bytes, 1 << 20);
+            }
+            check("computed", small, None, cause, "");
+        }
         let mut greedy = minute(&device);
         let row = greedy.pools[0].requests[0].clone();
         greedy.pools[0].requests.push(RequestSpan {
@@ -812,6 +833,33 @@ mod tests {
             "{}",
             compared.sentence
         );
+    }
+
+    #[test]
+    fn a_disk_with_much_to_do_is_not_slow() {
+        let mut before = minute(&[]);
+        let mut loaded = minute(&[(Phase::Throttle, 90)]);
+        for span in [&mut before, &mut loaded] {
+            span.pools[0].disks.pop();
+        }
+        let before_disk = &mut before.pools[0].disks[0];
+        before_disk.device_ns = 2000 * 12 * MS;
+        // Twenty at once: each takes 240 ms, and one ends every 12 ms.
+        let disk = &mut loaded.pools[0].disks[0];
+        (disk.reads, disk.writes, disk.device_ns) = (0, 5000, 5000 * 240 * MS);
+        for before in [&before, &Span::default()] {
+            let explained = explain(&loaded, before, None, None);
+            let first = &explained.findings[0];
+            assert_eq!(first.cause, Cause::TxgThrottle, "{}", explained.sentence);
+        }
+        // One ends every 120 ms.
+        let disk = &mut loaded.pools[0].disks[0];
+        (disk.writes, disk.device_ns) = (500, 500 * 2400 * MS);
+        for before in [&before, &Span::default()] {
+            let explained = explain(&loaded, before, None, None);
+            let first = &explained.findings[0];
+            assert_eq!(first.cause, Cause::SlowDisk, "{}", explained.sentence);
+        }
     }
 
     #[test]
