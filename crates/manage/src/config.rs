@@ -328,7 +328,7 @@ impl Default for Metrics {
 pub struct Console {
     /// TCP port of HTTPS, at the addresses of `listen` or at loopback; 0 is none.
     pub port: u16,
-    /// Connections at once; more are turned away.
+    /// Connections at once; one more takes the place of one without a request, or is turned away.
     pub connections_max: usize,
     /// Directories whose files of 64 MiB or more are offered as disks.
     pub devices: Vec<PathBuf>,

@@ -272,7 +272,11 @@ fn prepare(path: &Path, form: &Form) -> Result<Connection, DatabaseError> {
         transaction.pragma_update(None, "user_version", form.version)?;
         transaction.commit()?;
     } else {
-        // What cannot be written is found out here, not by the first user.
+        // What cannot be written is found out here, not by the first user. A file on a disk that is read-only is opened without a word.
+        if connection.is_readonly("main")? {
+            let denied = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
+            return Err(rusqlite::Error::SqliteFailure(denied, None).into());
+        }
         connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK;")?;
     }
     connection.execute_batch(form.later_tables)?;

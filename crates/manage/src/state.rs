@@ -268,14 +268,19 @@ impl StateDirectory {
             path: path.clone(),
             source,
         };
-        let mut file = OpenOptions::new()
+        let opened = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+            .open(&path);
+        let mut file = match opened {
+            // The disk takes nothing any more: the lock holds all the same, and only the number below is not written.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+            opened => opened,
+        }
+        .map_err(failed)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),

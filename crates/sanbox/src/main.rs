@@ -272,7 +272,7 @@ impl Invocation {
             // It stays: other commands of the state directory come through it meanwhile.
             let listener = manage::control::listen(&appliance.state().socket())?;
             Some(tokio::spawn(serve::control::serve(
-                listener,
+                Some(listener),
                 appliance.clone(),
             )))
         } else {

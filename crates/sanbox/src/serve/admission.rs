@@ -1,8 +1,8 @@
 //! Which connections of a server are let in: how many at once, how many of one client, and which one ends so that another can begin.
 //!
-//! A connection is idle while it has no work under way ([`ConnectionPermit::begin_work`]): no call (NFS), no login yet (iSCSI). Only
-//! idle connections are ended for others; the one that has been silent longest goes first, so that a client that opens many and says
-//! nothing ends its own.
+//! A connection is idle while it has no work under way ([`ConnectionPermit::begin_work`]): no call (NFS), no login yet (iSCSI), no
+//! request (HTTPS). Only idle connections are ended for others; the one that has been silent longest goes first, so that a client that
+//! opens many and says nothing ends its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! HTTPS: the socket of the REST API and of the console in the browser.
 //!
 //! Guarantees: connections at once are bounded, as a whole and for one client; one that sends no request, or takes no answer, is
-//! closed. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else. A certificate that was
+//! closed, and where all are taken one without a request ends for another, so that idle ones keep no browser out. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else. A certificate that was
 //! replaced, or is to be renewed, is in use soon without a restart; connections that are open stay.
 
 use std::io;
@@ -12,6 +12,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use manage::api::{self, Api, Peer};
@@ -29,7 +34,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::appliance::Appliance;
 use crate::logging::CONSOLE;
-use crate::serve::admission::{Admission, AdmissionLimits};
+use crate::serve::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWay};
 use crate::serve::redirect;
 
 /// How long a client may take for the handshake.
@@ -267,6 +272,7 @@ fn admission_limits(connections_max: usize) -> AdmissionLimits {
     AdmissionLimits {
         connections_max,
         client_max: connections_max / CLIENT_SHARE,
+        replaces_idle: true,
         ..AdmissionLimits::default()
     }
 }
@@ -293,10 +299,12 @@ async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
             Ok((stream, peer)) => {
                 // One too many is turned away.
                 if let Some(permit) = server.admission.admit(Some(peer.ip())) {
-                    let server = server.clone();
+                    let (server, permit) = (server.clone(), Arc::new(permit));
                     tokio::spawn(async move {
-                        let _permit = permit;
-                        connection(stream, peer, &server).await;
+                        tokio::select! {
+                            () = connection(stream, peer, &server, &permit) => {}
+                            () = permit.evicted() => {}
+                        }
                     });
                 }
             }
@@ -306,7 +314,12 @@ async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer) {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: &ConsoleServer,
+    permit: &Arc<ConnectionPermit>,
+) {
     let _ = stream.set_nodelay(true);
     let mut first = [0];
     match timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
@@ -326,7 +339,11 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer)
     let Ok(Ok(stream)) = handshake.await else {
         return;
     };
-    let service = server.router.clone().layer(axum::Extension(Peer(peer)));
+    let service = server
+        .router
+        .clone()
+        .layer(axum::Extension(Peer(peer)))
+        .layer(from_fn_with_state(permit.clone(), counted));
     // A broken connection is the client's affair.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -334,6 +351,58 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .await;
+}
+
+/// Keeps a connection from being ended for another one until the answer has gone out.
+async fn counted(
+    State(permit): State<Arc<ConnectionPermit>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    permit.note_request();
+    let work = permit.begin_work();
+    let answer = next.run(request).await;
+    answer.map(|body| {
+        Body::new(CountedBody {
+            body,
+            permit,
+            _work: work,
+        })
+    })
+}
+
+/// The body of an answer, while which the connection has work under way.
+struct CountedBody {
+    body: Body,
+    permit: Arc<ConnectionPermit>,
+    _work: WorkUnderWay,
+}
+
+impl hyper::body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        // What is left of a long answer is on its way: this connection is not the one that has been silent longest.
+        self.permit.note_request();
+    }
 }
 
 /// A connection that breaks when the client takes nothing for a while.

@@ -32,8 +32,11 @@ static OF_USERS: Semaphore = Semaphore::const_new(32);
 /// How long such a user may take to send a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Accepts clients until the task is ended.
-pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
+/// Accepts clients until the task is ended; there are none without a listener.
+pub(crate) async fn serve(listener: Option<UnixListener>, appliance: Arc<Appliance>) {
+    let Some(listener) = listener else {
+        return;
+    };
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {

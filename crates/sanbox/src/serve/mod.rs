@@ -345,15 +345,24 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
     Ok(server)
 }
 
-/// Opens the socket at which commands are taken.
-fn listen_for_commands(socket: &Path, config: &Config) -> anyhow::Result<UnixListener> {
-    let control = manage::control::listen(socket)
-        .with_context(|| format!("listening at {}", socket.display()))?;
+/// Opens the socket at which commands are taken; none where the disk of the state directory takes nothing: what is served goes on.
+fn listen_for_commands(socket: &Path, config: &Config) -> anyhow::Result<Option<UnixListener>> {
+    let control = match manage::control::listen(socket) {
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            tracing::error!(
+                target: SANBOX,
+                "no commands are taken from shells, and no change of settings is kept: {}: {error}",
+                socket.display()
+            );
+            return Ok(None);
+        }
+        control => control.with_context(|| format!("listening at {}", socket.display()))?,
+    };
     if config.control.users {
         manage::control::open_to_users(socket)
             .with_context(|| format!("opening {} to users", socket.display()))?;
     }
-    Ok(control)
+    Ok(Some(control))
 }
 
 /// Tells the NFS server the time, and the log what it has met.
