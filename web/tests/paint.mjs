@@ -25,7 +25,7 @@ for (const [name, path, row] of [
   ['datasets', '/datasets', 'tbody tr'],
   ['a dataset with its snapshots', '/datasets/tank%2Fmany', 'text=/^s\\d+$/'],
   ['iSCSI targets', '/targets', 'h2'],
-  ['NFS shares', '/shares', 'text=/rw/'],
+  ['NFS shares', '/shares', 'h2'],
   ['disks', '/disks', 'tbody tr'],
   ['live', '/live', 'tbody tr'],
   ['why was it slow', '/why', 'h1'],

@@ -451,9 +451,33 @@ fn quote(line: &mut String, word: &str) {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@#%=,+^".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
         line.push_str(word);
+    } else if word.chars().any(is_unseen) {
+        line.push_str(&marked(word));
     } else {
         line.push_str(&quoted(word));
     }
+}
+
+/// Whether a letter is not seen, or turns around what stands behind it (Unicode's bidirectional controls): a line with it looks like
+/// another one.
+fn is_unseen(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2060}' | '\u{feff}'
+        )
+        || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns a word in `$'...'`, as bash, ksh and zsh read it, with marks in place of letters that are not seen.
+fn marked(word: &str) -> String {
+    let letter = |letter: char| match letter {
+        '\n' => "\\n".to_owned(),
+        '\\' | '\'' => format!("\\{letter}"),
+        _ if is_unseen(letter) => format!("\\u{:04x}", u32::from(letter)),
+        _ => letter.to_string(),
+    };
+    format!("$'{}'", word.chars().map(letter).collect::<String>())
 }
 
 /// Returns a word as a shell reads it whatever it holds: in single quotes.
@@ -606,6 +630,12 @@ mod tests {
     fn lines_can_be_pasted_and_hold_no_secret() {
         let arguments = ["snapshot".to_owned(), "tank/a b@it's".to_owned()];
         assert_eq!(line("zfs", &arguments), "zfs snapshot 'tank/a b@it'\\''s'");
+        // Shown as it is, the name would look like that of a picture, and the rest of the line would be turned around.
+        let turned = ["rm", "tank/fs:/it's \\\u{202e}gpj.exe\n"].map(str::to_owned);
+        assert_eq!(
+            line("sanbox", &turned),
+            "sanbox rm $'tank/fs:/it\\'s \\\\\\u202egpj.exe\\n'"
+        );
         for (words_given, shown) in [
             (
                 "target chap iqn.x user topsecret",

@@ -29,8 +29,19 @@ export function timeMark(seconds: number, apart: number, language: string): stri
   return new Date(seconds * 1000).toLocaleString(locale(language), form);
 }
 
-/** A word as it is typed in a shell. */
-export const quoted = (word: string): string => (/^[\w\-./:@#%=,+^]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+/** Letters that are not seen, or that turn around what stands behind them (Unicode's bidirectional controls). */
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]/;
+const escaped = (letter: string): string => (letter === '\n' ? '\\n' : `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
+
+/** A name as it is shown: with marks in place of letters that would make it look like another one. */
+export const visible = (text: string): string => text.replaceAll(new RegExp(UNSEEN, 'g'), escaped);
+
+/** A word as it is typed in a shell: in `$'...'` where it holds letters that are not seen. */
+export function quoted(word: string): string {
+  if (/^[\w\-./:@#%=,+^]+$/.test(word)) return word;
+  if (UNSEEN.test(word)) return `$'${visible(word.replaceAll(/[\\']/g, '\\$&'))}'`;
+  return `'${word.replaceAll("'", "'\\''")}'`;
+}
 
 /** A command as it is typed in a shell. */
 export const commandLine = (tool: string, words: string[]): string => [tool, ...words.map(quoted)].join(' ');
