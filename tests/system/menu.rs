@@ -188,7 +188,7 @@ fn a_machine_without_a_browser_has_a_menu() {
     terminal.answer("(empty: nobody): ", "x");
     terminal.answer(MENU, "q");
     let shown = terminal.end();
-    assert!(shown.contains("-rf \\u{1b}[2J"), "{shown:?}");
+    assert!(shown.contains("$'-rf \\u001b[2J'"), "{shown:?}");
     assert_eq!(shown.matches("q) Quit").count(), 2, "{shown}");
     place.stop();
 }
