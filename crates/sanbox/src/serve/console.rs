@@ -1,8 +1,9 @@
 //! HTTPS: the socket of the REST API and of the console in the browser.
 //!
 //! Guarantees: connections at once are bounded, as a whole and for one client; one that sends no request, or takes no answer, is
-//! closed, and where all are taken one without a request ends for another, so that idle ones keep no browser out. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else. A certificate that was
-//! replaced, or is to be renewed, is in use soon without a restart; connections that are open stay.
+//! closed. Where all are taken one without a request ends for another, so that idle ones keep no browser out. A state directory that
+//! cannot be written, or a port that is taken, is logged and stops nothing else. A certificate that was replaced, or is to be renewed,
+//! is in use soon without a restart; connections that are open stay.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
