@@ -46,7 +46,7 @@ pub enum AccountError {
     )]
     Password,
     /// The password is one of those that are tried first.
-    #[error("this password is in lists of known ones, or repeats itself: choose another one")]
+    #[error("this password would be guessed soon: choose another one")]
     KnownPassword,
     /// There is such a user.
     #[error("user '{0}' exists already")]
