@@ -544,6 +544,19 @@ fn a_damaged_database_of_users_stops_nothing() {
     );
     assert_eq!(setup_token(&place).len(), 64);
     assert!(place.run("ls $SANBOX_STATE").contains("state.db.damaged-"));
+    // An alert says so until the file is removed.
+    let alerts = |wanted: bool| {
+        wait_for("the check of the state directory", || {
+            let said = place.run("sanbox checks run state-directory; sanbox alert list -H");
+            match said.contains("state.db.damaged-") == wanted {
+                true => Ok(()),
+                false => Err(said),
+            }
+        });
+    };
+    alerts(true);
+    assert_eq!(place.run("rm $SANBOX_STATE/state.db.damaged-*"), "");
+    alerts(false);
     place.stop();
 }
 

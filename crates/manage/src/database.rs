@@ -33,6 +33,9 @@ pub struct Form {
     pub synchronous: &'static str,
 }
 
+/// Between the name of a damaged database that was moved out of the way and the time of that.
+const DAMAGED: &str = ".damaged-";
+
 /// The form of the tables of users and jobs.
 const SCHEMA_VERSION: i64 = 1;
 const STATE: Form = Form {
@@ -313,6 +316,18 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// Returns the names of the damaged databases in a directory that were moved out of the way; of one that cannot be listed, none.
+#[must_use]
+pub fn set_aside_in(directory: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    let is_one = |name: &String| {
+        let seconds = name.split_once(DAMAGED).map(|(_, seconds)| seconds);
+        seconds.is_some_and(|seconds| seconds.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    names.filter(is_one).collect()
+}
+
 /// Moves a damaged database, and its journal, out of the way.
 fn set_aside(path: &Path) -> PathBuf {
     let seconds = seconds_since_epoch();
@@ -321,9 +336,9 @@ fn set_aside(path: &Path) -> PathBuf {
         name.push(suffix);
         PathBuf::from(name)
     };
-    let aside = named(&format!(".damaged-{seconds}"));
+    let aside = named(&format!("{DAMAGED}{seconds}"));
     let _ = std::fs::rename(path, &aside);
-    let journal = format!(".damaged-{seconds}-journal");
+    let journal = format!("{DAMAGED}{seconds}-journal");
     let _ = std::fs::rename(named("-journal"), named(&journal));
     aside
 }
@@ -361,6 +376,8 @@ mod tests {
             panic!("{how:?}");
         };
         assert!(aside.exists());
+        let name = aside.file_name().expect("a name").to_string_lossy();
+        assert_eq!(set_aside_in(aside.parent().expect("a directory")), [name]);
         assert_eq!(count(&database).await, 0);
         drop(database);
         let (_, how) = Database::open(path).await.expect("opens");

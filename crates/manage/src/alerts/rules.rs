@@ -434,6 +434,23 @@ pub fn state_disk(why: &str) -> Condition {
     )
 }
 
+/// A database was damaged, and is kept in the state directory under this name.
+#[must_use]
+pub fn state_set_aside(name: &str) -> Condition {
+    condition(
+        format!("state:{name}"),
+        Severity::Warning,
+        "state directory",
+        [
+            format!("A database of the appliance was damaged, and began anew; the damaged one is kept as {name}."),
+            "Pools and shares are as they were. What it held of before is not there: users, keys, jobs and alerts (state.db), or the history (history.db)."
+                .to_owned(),
+            "Check the disk of the state directory, and make users anew, or import an export ('sanbox config import'); then remove the file."
+                .to_owned(),
+        ],
+    )
+}
+
 /// Snapshots of a policy that are due and are not taken, for `seconds`; or a policy that cannot be read, with why.
 #[must_use]
 pub fn schedule(dataset: &str, seconds: u64, unreadable: Option<&str>) -> Option<Condition> {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use manage::alerts::checks::{CHECKS, Check};
 use manage::alerts::{CheckResult, Condition, rules};
 use manage::api::Api;
-use manage::database::seconds_since_epoch;
+use manage::database::{seconds_since_epoch, set_aside_in};
 use manage::history::Cause;
 use manage::jobs::JobState;
 use manage::policy::{self, DatasetState, NextSnapshot, PolicyOverview};
@@ -152,7 +152,7 @@ impl Checker {
                 let found = rules::memory(taken, appliance.memory_plan().ceiling);
                 found.into_iter().collect()
             }
-            "state-directory" => self.state_directory().await,
+            "state-directory" => self.state_directory(appliance).await,
             "state-space" => state_space(appliance).await?,
             "config-backup" => {
                 let noted = self
@@ -167,7 +167,7 @@ impl Checker {
         })
     }
 
-    async fn state_directory(&self) -> Vec<Condition> {
+    async fn state_directory(&self, appliance: &Appliance) -> Vec<Condition> {
         let written = self.api.accounts.database().call(|sql| {
             sql.execute_batch("BEGIN IMMEDIATE; CREATE TABLE probe (x); DROP TABLE probe; COMMIT;")
         });
@@ -175,7 +175,15 @@ impl Checker {
             Ok(()) => self.api.history.unsaved(),
             Err(error) => Some(error.to_string()),
         };
-        why.map(|why| rules::state_disk(&why)).into_iter().collect()
+        let mut found: Vec<Condition> =
+            why.map(|why| rules::state_disk(&why)).into_iter().collect();
+        let path = appliance.state().path().to_owned();
+        let asked = path.clone();
+        let aside = paths::call_within(ANSWER_TIMEOUT, &path, move || set_aside_in(&asked));
+        // A directory that gives no answer is told of by the check of its room.
+        let aside = aside.await.unwrap_or_default();
+        found.extend(aside.iter().map(|name| rules::state_set_aside(name)));
+        found
     }
 
     /// Policies whose snapshots are due and stay so. A pool that does not answer is told of by another check.
