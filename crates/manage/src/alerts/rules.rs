@@ -443,7 +443,7 @@ pub fn state_set_aside(name: &str) -> Condition {
         "state directory",
         [
             format!("A database of the appliance was damaged, and began anew; the damaged one is kept as {name}."),
-            "Pools and shares are as they were. What it held of before is not there: users, keys, jobs and alerts (state.db), or the history (history.db)."
+            "Pools and shares are as they were. What it held is not there: users, keys, jobs and alerts (state.db), or the history (history.db)."
                 .to_owned(),
             "Check the disk of the state directory, and make users anew, or import an export ('sanbox config import'); then remove the file."
                 .to_owned(),
