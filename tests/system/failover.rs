@@ -103,17 +103,7 @@ fn clients_of_a_source_go_on_with_its_copy() {
         "",
     );
     let (nfs, iscsi) = (free_port(), free_port());
-    place.serve(&[
-        "--nfs-port",
-        &nfs.to_string(),
-        "--https-port",
-        "0",
-        "--no-portmap",
-        "--listen",
-        "127.0.0.1",
-        "--iscsi-port",
-        &iscsi.to_string(),
-    ]);
+    serve(&mut place, nfs, iscsi, free_port());
     check(
         &place,
         "sanbox replication create vm --from tank/vm --to back/vm -r && sanbox replication pause vm",

@@ -30,6 +30,7 @@ use crate::key_format::{KeyFormat, NewKey};
 use crate::new_encryption::key_phys;
 use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::space::{Delta, Sizes, signed};
+use crate::stream::swap::take_contents;
 use crate::sync_task::SyncTask;
 
 /// What a rotation of the keys of a dataset begins with.
@@ -527,13 +528,8 @@ fn settings_of_copy(head: &DatasetState, suite: u64, format: KeyFormat) -> Vec<S
 
 /// Gives a head the contents and the snapshots of another.
 fn take_line(state: &DatasetState, from: &DslDatasetPhys) {
+    take_contents(state, from);
     state.change(|phys| {
-        phys.bp = from.bp;
-        phys.deadlist_obj = from.deadlist_obj;
-        phys.referenced_bytes = from.referenced_bytes;
-        phys.compressed_bytes = from.compressed_bytes;
-        phys.uncompressed_bytes = from.uncompressed_bytes;
-        phys.unique_bytes = from.unique_bytes;
         phys.prev_snap_obj = from.prev_snap_obj;
         phys.prev_snap_txg = from.prev_snap_txg;
         phys.snapnames_zapobj = from.snapnames_zapobj;

@@ -612,18 +612,12 @@ pub(crate) fn version_needed<'a>(
             of_parity
         }
     };
-    let of_tops = tops.map(of_top).max().unwrap_or(pool_version::INITIAL);
-    let of_spares = if spares {
-        pool_version::RAIDZ_DEFLATE
-    } else {
-        of_tops
-    };
-    let of_caches = if caches {
-        pool_version::L2CACHE
-    } else {
-        of_tops
-    };
-    of_tops.max(of_spares).max(of_caches)
+    let of_others = [
+        spares.then_some(pool_version::RAIDZ_DEFLATE),
+        caches.then_some(pool_version::L2CACHE),
+    ];
+    let all = tops.map(of_top).chain(of_others.into_iter().flatten());
+    all.max().unwrap_or(pool_version::INITIAL)
 }
 
 /// Checks that a pool of a version can hold the properties of its root dataset.

@@ -16,7 +16,7 @@ mod receive;
 mod send;
 mod send_source;
 mod source;
-mod swap;
+pub(crate) mod swap;
 mod target;
 mod writer;
 

@@ -121,7 +121,7 @@ fn held(phys: &DslDatasetPhys, list: &Deadlist) -> Sizes {
 }
 
 /// Gives a head the contents of another.
-fn take_contents(state: &DatasetState, from: &DslDatasetPhys) {
+pub(crate) fn take_contents(state: &DatasetState, from: &DslDatasetPhys) {
     state.change(|phys| {
         phys.bp = from.bp;
         phys.deadlist_obj = from.deadlist_obj;
