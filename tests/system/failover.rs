@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use tests::{free_port, skip};
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 use crate::rpc::Client;
 
 const IQN: &str = "iqn.2026-11.org.sanbox:failover";
@@ -20,6 +20,11 @@ fn check(place: &Place, line: &str, expected: &str) {
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
+
+/// Whether a source is fenced, and read-only.
+const IS_FENCED: &str = "zfs get -Ho value org.sanbox:fenced,readonly tank/vm/one";
+/// The same of its copy.
+const IS_COPY_FENCED: &str = "zfs get -Ho value org.sanbox:fenced,readonly back/vm/one";
 
 /// A file that libnfs holds open.
 struct HeldFile {
@@ -147,14 +152,16 @@ fn clients_of_a_source_go_on_with_its_copy() {
         "local\nlocal\nlocal\n",
     );
 
-    // The source is back: its handles are its own again, and those of the copy are its own.
+    // The source is back: it is fenced, and the copy goes on in its place.
     let identity = place.run("zfs get -Ho value org.sanbox:identity back/vm/one");
     check(&place, "zpool import -d $PWD tank", "");
     check(&place, &format!("{guid} tank/vm/one"), &identity);
-    let read = Client::new(address(nfs)).read(&file, 0, 100);
+    check(&place, IS_FENCED, "1:vm\non\n");
+    let read = Client::new(address(nfs)).read(&file, 0, 9);
     assert_eq!(read.as_deref(), Ok(&b"as it was"[..]));
     let own = Client::new(address(nfs)).mount("/back/vm/one");
-    assert_ne!(own, root);
+    assert_eq!(own, root);
+    assert_eq!(inquiry(&place, iscsi, 0), before);
     let refused = place.run("sanbox replication run vm");
     assert!(
         refused.contains("sanbox replication failback vm"),
@@ -335,9 +342,26 @@ fn a_peer_stands_in_for_an_appliance_that_was_killed() {
         "",
     );
 
-    // The source is back, elsewhere; its job leaves the copy alone.
+    // The source is back, elsewhere: it is fenced before anything is served, and its job leaves the copy alone.
     let (nfs, iscsi) = (free_port(), free_port());
     serve(&mut pair.here, nfs, iscsi, 0);
+    check(&pair.here, IS_FENCED, "1:vm\non\n");
+    check(
+        &pair.here,
+        "sanbox share list 2> /dev/null | grep -c tank/vm",
+        "0\n[1]\n",
+    );
+    if let Some(hidden) = inquiry(&pair.here, iscsi, 0) {
+        assert!(!hidden.contains("SANBOX"), "{hidden}");
+    }
+    let told = wait_for("an alert", || {
+        let told = pair.here.run("sanbox alert list");
+        match told.contains("'tank/vm/one' is fenced") {
+            true => Ok(told),
+            false => Err(told),
+        }
+    });
+    assert!(told.contains("sanbox replication failback vm"), "{told}");
     let refused = pair.here.run("sanbox replication run vm");
     assert!(
         refused.contains("'back/vm/one' is in use in place of the source ('sanbox replication failback vm' turns that round)"),
@@ -353,6 +377,12 @@ fn a_peer_stands_in_for_an_appliance_that_was_killed() {
     assert!(
         diverged.contains("'tank/vm/one' was written to after @s1"),
         "{diverged}"
+    );
+    // What was refused left no mark.
+    check(
+        &pair.here,
+        "zfs get -Ho value org.sanbox:replication tank/vm/one tank/vm/disk",
+        "-\n-\n",
     );
     let sent = pair.here.run("sanbox replication failback vm --rollback");
     assert!(
@@ -371,6 +401,7 @@ fn a_peer_stands_in_for_an_appliance_that_was_killed() {
         "zfs get -Ho value org.sanbox:identity,readonly back/vm/one && zfs get -Ho value readonly back/vm/new",
         "-\non\non\n",
     );
+    check(&pair.here, IS_FENCED, "-\noff\n");
     assert_eq!(inquiry(&pair.here, iscsi, 0), before);
     assert!(Client::new(address(nfs)).read(&file, 0, 9).is_ok());
     pair.check_equal("s2");
@@ -387,6 +418,9 @@ fn a_job_fails_over_to_its_peer_and_back() {
         turned,
         "back/vm is writable\nback/vm/disk is writable\nback/vm/one is writable\n"
     );
+    check(&pair.here, IS_FENCED, "1:vm\non\n");
+    let refused = pair.here.run("sanbox put g tank/vm/one:/h");
+    assert!(refused.contains("[1]"), "{refused}");
     check(
         &pair.there,
         "sanbox cat back/vm/one:/g | tail -n 1 && seq 7 > h && sanbox put h back/vm/one:/h",
@@ -402,4 +436,106 @@ fn a_job_fails_over_to_its_peer_and_back() {
     check(&pair.here, "sanbox cat tank/vm/one:/h | tail -n 1", "7\n");
     pair.check_equal("s2");
     pair.judged();
+}
+
+/// Whichever of the two was put in use last goes on, and the other is fenced when it hears of that.
+#[test]
+fn of_a_source_and_its_copy_one_is_in_use() {
+    let pair = Pair::new(0, 0);
+    let writable = |roots: &str| {
+        let each = ["vm", "vm/disk", "vm/one"].map(|name| format!("{roots}/{name} is writable\n"));
+        each.join("")
+    };
+    let turned = pair.here.run("sanbox replication failover vm");
+    assert_eq!(turned, writable("back"));
+    check(&pair.there, "seq 3 > g && sanbox put g back/vm/one:/g", "");
+
+    // The source goes on instead.
+    check(
+        &pair.here,
+        "sanbox replication takeover -n tank/vm | tail -n 1",
+        "tank/vm/one would be writable, and its copy would be fenced\n",
+    );
+    check(
+        &pair.here,
+        "sanbox replication takeover tank/vm",
+        &writable("tank"),
+    );
+    check(&pair.here, "seq 5 > h && sanbox put h tank/vm/one:/h", "");
+    pair.here.run("sanbox replication run vm");
+    check(&pair.there, IS_COPY_FENCED, "2:vm\non\n");
+    let refused = pair.there.run("sanbox put g back/vm/one:/late");
+    assert!(refused.contains("[1]"), "{refused}");
+    let diverged = pair.here.run("sanbox replication run vm");
+    assert!(
+        diverged.contains("'back/vm/one' was written to after"),
+        "{diverged}"
+    );
+
+    // The copy, after all, and then the source again.
+    let turned = pair.there.run("sanbox replication takeover back/vm");
+    assert!(turned.starts_with(&writable("back")), "{turned}");
+    pair.here.run("sanbox replication run vm");
+    check(&pair.here, IS_FENCED, "3:vm\non\n");
+    check(
+        &pair.here,
+        "sanbox replication takeover tank/vm",
+        &writable("tank"),
+    );
+    pair.here.run("sanbox replication run vm");
+    check(&pair.there, IS_COPY_FENCED, "4:vm\non\n");
+    let adopted = pair.here.run("sanbox replication adopt vm --rollback");
+    assert!(adopted.contains("adopted back/vm/one\n"), "{adopted}");
+    let claims = "zfs get -rHo value -t filesystem,volume org.sanbox:fenced,org.sanbox:identity";
+    for (place, root) in [(&pair.here, "tank/vm"), (&pair.there, "back/vm")] {
+        check(place, &format!("{claims} {root} | sort -u"), "-\n");
+    }
+    pair.check_equal("s2");
+    check(
+        &pair.there,
+        "sanbox cat back/vm/one:/h | tail -n 1; sanbox cat back/vm/one:/g > /dev/null 2>&1 || echo gone",
+        "5\ngone\n",
+    );
+    pair.judged();
+}
+
+/// The job is where the copy is: that one tells the source.
+#[test]
+fn a_copy_that_was_pulled_fences_its_source() {
+    let (mut here, mut there) = (Place::new(), Place::on_host("0000beef"));
+    check(
+        &here,
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create -p tank/vm/one && zfs snapshot -r tank/vm@s1",
+        "",
+    );
+    check(&there, "truncate -s 256M b && zpool create back $PWD/b", "");
+    let peers = free_port();
+    serve(&mut here, 0, 0, peers);
+    serve(&mut there, 0, 0, 0);
+    let told = here.run("sanbox peer invite vault --datasets tank/vm --pull --push --failover");
+    let line = told.lines().find(|line| line.contains("sanbox peer add"));
+    let code = line.and_then(|line| line.split(' ').next_back());
+    let code = code.unwrap_or_else(|| panic!("{told}"));
+    there.run(&format!("sanbox peer add box 127.0.0.1:{peers} {code}"));
+    check(
+        &there,
+        "sanbox replication create vm --from peer://box/tank/vm --to back/vm -r --take && sanbox replication run vm | grep -c @s1",
+        "2\n",
+    );
+    here.kill();
+    let turned = there.run("sanbox replication takeover back/vm");
+    assert!(turned.contains("back/vm/one is writable\n"), "{turned}");
+    serve(&mut here, 0, 0, peers);
+    wait_for("a fence", || {
+        let told = here.run(IS_FENCED);
+        match told == "1:vm\non\n" {
+            true => Ok(()),
+            false => Err(told),
+        }
+    });
+    let sent = there.run("sanbox replication failback vm");
+    assert!(!sent.contains("[1]"), "{sent}");
+    check(&here, IS_FENCED, "-\noff\n");
+    here.stop();
+    there.stop();
 }

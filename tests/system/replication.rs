@@ -648,7 +648,16 @@ fn a_job_is_tried_out_turned_round_and_turned_back_with_differences_only() {
     );
 
     // Turned back: what the old source was given meanwhile is given up only when that is said.
-    check(&place, "sanbox put f tank/vm:/late", "");
+    check(
+        &place,
+        "sanbox put f tank/vm:/late",
+        "! DIR/f: read-only file system\n[1]\n",
+    );
+    check(
+        &place,
+        "zfs set readonly=off tank/vm && sanbox put f tank/vm:/late",
+        "",
+    );
     let diverged = place.run("sanbox replication failback vm");
     assert!(
         diverged.contains("'tank/vm' was written to after @s3"),

@@ -6,11 +6,11 @@ use engine::EngineError;
 use jiff::Timestamp;
 use manage::peer::PeerEndpoint;
 use manage::replication::{
-    self, Ended, Job, JobError, LocalEndpoint, Location, RemoteEndpoint, ReplicationError,
+    self, Ended, Job, JobError, LocalEndpoint, Location, Refusal, RemoteEndpoint, ReplicationError,
     Switchover,
 };
 
-use crate::appliance::Appliance;
+use crate::appliance::{Appliance, fences};
 
 /// Returns the source's side of a job.
 pub(crate) async fn source_of(
@@ -63,6 +63,17 @@ pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<End
         replication::run(job, &*source, &*target, &progress, Timestamp::now()).await
     };
     let ended = replications.run(job, work).await?;
+    let is_in_use = |error: &ReplicationError| {
+        matches!(error, ReplicationError::Refused(Refusal::FailedOver { .. }))
+    };
+    let met_in_use = match &ended.result {
+        Ok(report) => report.problems.iter().any(|(_, error)| is_in_use(error)),
+        Err(error) => is_in_use(error),
+    };
+    if met_in_use {
+        // What it meets is told by the run already.
+        let _ = settle(appliance, job).await;
+    }
     let changed = match &ended.result {
         Ok(report) => !report.sent.is_empty(),
         // What was sent before it ended is there.
@@ -83,4 +94,16 @@ pub(crate) async fn run_if_changed(appliance: &Arc<Appliance>, job: &Job) -> Opt
         return None;
     }
     run_job(appliance, job).await
+}
+
+/// Fences whichever side of a job has the lower generation, and lets the services know.
+pub(crate) async fn settle(appliance: &Appliance, job: &Job) -> Result<(), ReplicationError> {
+    let target = target_of(appliance, job).await?;
+    let source = source_of(appliance, job).await?;
+    let fenced = replication::settle_fences(job, &*source, &*target).await?;
+    fences::tell(job, &fenced);
+    if !fenced.is_empty() {
+        appliance.datasets_changed().await;
+    }
+    Ok(())
 }

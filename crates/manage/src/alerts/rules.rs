@@ -340,6 +340,37 @@ pub fn replication(job: &Job, error: &ReplicationError, seconds: u64) -> Option<
     ))
 }
 
+/// A dataset that is fenced: another is in use in place of it. `is_copy` says which of the two it is.
+#[must_use]
+pub fn fenced(dataset: &str, job: &str, is_copy: bool) -> Condition {
+    let (fact, next_step) = match is_copy {
+        false => (
+            format!(
+                "'{dataset}' is fenced: its copy, which the job '{job}' sent, is in use in place of it."
+            ),
+            format!(
+                "'sanbox replication failback {job}' brings back what was written to the copy; 'sanbox replication takeover {dataset}' puts this \
+                 one in use again instead, and fences the copy."
+            ),
+        ),
+        true => (
+            format!(
+                "'{dataset}' is fenced: its source, from which the job '{job}' sent it, was put in use again."
+            ),
+            format!(
+                "'sanbox replication adopt {job} --rollback' where the job is gives up what was written here, and makes it the copy again; \
+                 'sanbox replication takeover {dataset}' puts this one in use instead, and fences the source."
+            ),
+        ),
+    };
+    let effect =
+        "It is read-only, and neither shared nor mapped: clients that had it open wait or end."
+            .to_owned();
+    let key = format!("replication/fenced/{dataset}");
+    let subject = format!("dataset {dataset}");
+    condition(key, Severity::Warning, &subject, [fact, effect, next_step])
+}
+
 /// The certificate of the console, whose end is in seconds since 1970.
 #[must_use]
 pub fn certificate(end: u64, now: u64) -> Option<Condition> {

@@ -19,8 +19,8 @@ use super::message::{Fault, Hello, Paired, Request, WireDataset};
 use super::pairing::{Code, PairingSide};
 use super::transfer::{SILENCE_MAX, STALL_MAX, receive_stream, send_stream};
 use crate::replication::{
-    ByteStream, Endpoint, Reached, ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec,
-    Switchover,
+    ByteStream, Endpoint, Fence, Reached, ReceiveSpec, ReplicaDataset, ReplicationError,
+    StreamSpec, Switchover,
 };
 use crate::secret::{hex, unhex};
 
@@ -495,9 +495,18 @@ impl Switchover for PeerEndpoint {
     fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
         async move {
             let listed = self.list(dataset).await?.unwrap_or_default();
-            Ok(listed.first().is_some_and(|first| first.identity.is_some()))
+            Ok(listed.first().is_some_and(ReplicaDataset::is_in_use))
         }
         .boxed()
+    }
+
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        let request = Request::Fence {
+            dataset: dataset.to_owned(),
+            generation: fence.generation,
+            job: fence.job.clone(),
+        };
+        self.ask(request).boxed()
     }
 
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {

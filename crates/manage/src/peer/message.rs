@@ -8,7 +8,8 @@ use engine::DatasetKind;
 use serde::{Deserialize, Serialize};
 
 use crate::replication::{
-    Interrupted, Point, ReceiveSpec, ReplicaDataset, ReplicationError, StreamFrom, StreamSpec,
+    Identity, Interrupted, Point, ReceiveSpec, ReplicaDataset, ReplicationError, StreamFrom,
+    StreamSpec,
 };
 
 /// The protocol's name in the first message and in TLS (ALPN).
@@ -235,6 +236,12 @@ pub enum Request {
         root: String,
         job: String,
     },
+    /// With the generation of the dataset that is in use in place of this one.
+    Fence {
+        dataset: String,
+        generation: u64,
+        job: String,
+    },
 }
 
 /// What was redeemed: the inviter's proof, and what the redeemer may do there.
@@ -360,6 +367,12 @@ pub struct WireDataset {
     pub mark: Option<String>,
     #[serde(default)]
     pub identity: Option<u64>,
+    /// Of the identity; 1 from a program that knows no others.
+    #[serde(default)]
+    pub generation: Option<u64>,
+    /// As its property has it.
+    #[serde(default)]
+    pub fence: Option<String>,
     pub interrupted: Option<WireInterrupted>,
 }
 
@@ -373,7 +386,9 @@ impl From<ReplicaDataset> for WireDataset {
             bookmarks: dataset.bookmarks.into_iter().map(WirePoint::from).collect(),
             written_bytes: dataset.written_bytes,
             mark: dataset.mark.map(|mark| mark.to_string()),
-            identity: dataset.identity,
+            identity: dataset.identity.map(|identity| identity.guid),
+            generation: dataset.identity.map(|identity| identity.generation),
+            fence: dataset.fence.map(|fence| fence.to_string()),
             interrupted: dataset.interrupted.map(|rest| WireInterrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,
@@ -394,7 +409,11 @@ impl From<WireDataset> for ReplicaDataset {
             bookmarks: dataset.bookmarks.into_iter().map(Point::from).collect(),
             written_bytes: dataset.written_bytes,
             mark: dataset.mark.and_then(|mark| mark.parse().ok()),
-            identity: dataset.identity,
+            identity: dataset.identity.map(|guid| Identity {
+                guid,
+                generation: dataset.generation.unwrap_or(1),
+            }),
+            fence: dataset.fence.and_then(|fence| fence.parse().ok()),
             interrupted: dataset.interrupted.map(|rest| Interrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,

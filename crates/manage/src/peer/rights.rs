@@ -11,7 +11,8 @@ use engine::{DatasetKind, namecheck};
 use super::definition::Peer;
 use super::message::{Request, WireFrom, WireReceive, WireStream};
 use crate::replication::{
-    IDENTITY_PROPERTY, MARK_PROPERTY, Mark, is_tag, tag_of_bookmark, tag_of_snapshot,
+    FENCED_PROPERTY, IDENTITY_PROPERTY, MARK_PROPERTY, Mark, is_tag, tag_of_bookmark,
+    tag_of_snapshot,
 };
 
 /// Names in a request, at most.
@@ -140,7 +141,7 @@ impl Asked<'_> {
             | Request::DestroySnapshots { .. }
             | Request::Hold { .. }
             | Request::Release { .. } => (push || pull, "--push or --pull"),
-            Request::TakeOver { .. } => (failover, "--failover"),
+            Request::TakeOver { .. } | Request::Fence { .. } => (failover, "--failover"),
             Request::WriteOut { .. }
             | Request::UnchangedSince { .. }
             | Request::Find { .. }
@@ -227,7 +228,8 @@ impl Asked<'_> {
             }
             Request::Inherit { dataset, name, .. } => {
                 self.dataset(dataset)?;
-                let is_identity = name == IDENTITY_PROPERTY && self.peer.failover;
+                let of_failover = [IDENTITY_PROPERTY, FENCED_PROPERTY].contains(&name.as_str());
+                let is_identity = of_failover && self.peer.failover;
                 match name == "readonly" || name == MARK_PROPERTY || is_identity {
                     true => Ok(()),
                     false => Err(where_it_is(dataset, name)),
@@ -244,10 +246,11 @@ impl Asked<'_> {
             }
             Request::TakeOver { root, job } => {
                 self.dataset(root)?;
-                match is_tag(&format!("replica-{job}")) {
-                    true => Ok(()),
-                    false => Err(format!("'{}' is no name of a job", shown(job))),
-                }
+                is_job(job)
+            }
+            Request::Fence { dataset, job, .. } => {
+                self.dataset(dataset)?;
+                is_job(job)
             }
             Request::Destroy { dataset } => {
                 self.dataset(dataset)?;
@@ -426,6 +429,13 @@ fn settable(dataset: &str, name: &str, value: &str) -> Result<(), String> {
         | ("sharenfs" | "sharesmb", "off")
         | ("mountpoint", "none") => Ok(()),
         _ => Err(where_it_is(dataset, name)),
+    }
+}
+
+fn is_job(name: &str) -> Result<(), String> {
+    match is_tag(&format!("replica-{name}")) {
+        true => Ok(()),
+        false => Err(format!("'{}' is no name of a job", shown(name))),
     }
 }
 

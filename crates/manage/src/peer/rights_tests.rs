@@ -310,6 +310,23 @@ fn who_may_fail_over_puts_its_copies_in_use_and_takes_back_what_was_written() {
         received: false,
     };
     assert!(check(&with, &inherit).is_ok() && check(&peer(true, true), &inherit).is_err());
+    let fence = |dataset: &str, job: &str| Request::Fence {
+        dataset: dataset.to_owned(),
+        generation: 1,
+        job: job.to_owned(),
+    };
+    assert!(check(&with, &fence("tank/vm/x", "vm")).is_ok());
+    for (dataset, job) in [
+        ("tank/other", "vm"),
+        ("tank/vm", "a b"),
+        ("tank/vm@s", "vm"),
+    ] {
+        assert!(
+            check(&with, &fence(dataset, job)).is_err(),
+            "{dataset} {job}"
+        );
+    }
+    assert!(check(&peer(true, true), &fence("tank/vm", "vm")).is_err());
     let send = Request::Send {
         stream: stream("tank/vm", "s", None),
     };

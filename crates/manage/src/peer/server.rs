@@ -22,7 +22,7 @@ use super::identity::Fingerprint;
 use super::message::{Fault, Hello, Paired, Request, WireDataset, WireReceive, WireStream};
 use super::rights::{Allowed, check, excluded};
 use super::transfer::{ALIVE_EVERY, STALL_MAX, receive_stream, send_stream};
-use crate::replication::{ReceiveSpec, ReplicaDataset, ReplicationError, Switchover};
+use crate::replication::{Fence, ReceiveSpec, ReplicaDataset, ReplicationError, Switchover};
 use crate::secret::{hex, unhex};
 
 /// How long a connection may be without a request.
@@ -303,6 +303,7 @@ impl PeerServer {
                         | Request::Inherit { .. }
                         | Request::CloneSnapshot { .. }
                         | Request::Destroy { .. }
+                        | Request::Fence { .. }
                 );
                 let done = served.work(change_of(&*side, change)).await?;
                 if changes_datasets {
@@ -447,6 +448,11 @@ async fn change_of(side: &dyn Switchover, change: Request) -> Result<(), Replica
         } => side.clone_snapshot(&snapshot, &name, &mark).await,
         Request::Destroy { dataset } => side.destroy(&dataset).await,
         Request::ReplayLogs { root } => side.replay_logs(&root).await,
+        Request::Fence {
+            dataset,
+            generation,
+            job,
+        } => side.fence(&dataset, &Fence { generation, job }).await,
         Request::Pair { .. }
         | Request::List { .. }
         | Request::UnchangedSince { .. }

@@ -15,8 +15,8 @@ use super::pairing::{Code, Grant};
 use super::server::{Host, PeerServer, Visitor};
 use super::{Fingerprint, PeerBook};
 use crate::replication::{
-    ByteStream, Endpoint, Mark, Point, Reached, ReceiveSpec, ReplicaDataset, ReplicationError,
-    StreamSpec, Switchover,
+    ByteStream, Endpoint, Fence, Mark, Point, Reached, ReceiveSpec, ReplicaDataset,
+    ReplicationError, StreamSpec, Switchover,
 };
 
 /// What a side was asked, and what it received.
@@ -166,6 +166,9 @@ impl Switchover for Recorder {
     fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
         let is = dataset.ends_with("/used");
         async move { Ok(is) }.boxed()
+    }
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        self.done(format!("fence {dataset} {fence}"))
     }
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, _received: bool) -> Reached<'a, ()> {
         self.done(format!("inherit {dataset} {name}"))

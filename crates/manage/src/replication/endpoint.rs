@@ -5,7 +5,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::BoxStream;
 
-use super::{ReplicaDataset, ReplicationError, StreamFrom};
+use super::{Fence, ReplicaDataset, ReplicationError, StreamFrom};
 
 /// An answer of a side.
 pub type Reached<'a, T> = BoxFuture<'a, Result<T, ReplicationError>>;
@@ -131,6 +131,9 @@ pub trait Switchover: Endpoint {
 
     /// Whether a dataset is a copy that is in use in place of its source; one that does not exist is none.
     fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool>;
+
+    /// Fences a dataset: it is read-only, and neither shared nor shown to initiators.
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()>;
 
     /// Takes a local value of a property away; with `received`, the received one comes in force.
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()>;

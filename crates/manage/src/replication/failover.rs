@@ -8,10 +8,11 @@ use std::sync::Arc;
 use engine::DatasetKind;
 use jiff::Timestamp;
 
+use super::fence::{give_up_own, put_in_use_again};
 use super::plan;
 use super::{
-    IDENTITY_PROPERTY, Job, MARK_PROPERTY, Mark, Progress, ReplicaDataset, ReplicationError,
-    Report, Switchover, Work, adopt, foresee, run,
+    FENCED_PROPERTY, IDENTITY_PROPERTY, Identity, Job, MARK_PROPERTY, Mark, Progress,
+    ReplicaDataset, ReplicationError, Report, Switchover, Work, adopt, foresee, run,
 };
 
 /// What keeps a copy from acting, in the order in which it is taken away. A received value comes in force.
@@ -39,10 +40,18 @@ async fn own(
     Ok(own)
 }
 
-/// The guid of the dataset that a copy acts as in place of its source: the source's, or of the one that the source acted as.
-fn identity(copy: &ReplicaDataset) -> Option<u64> {
-    let source = copy.mark.as_ref().map(|mark| mark.source_guid);
-    copy.source_identity.or(source)
+/// As what a copy acts in place of its source: as that, or as what the source acted as, with the next generation.
+fn identity(copy: &ReplicaDataset) -> Option<Identity> {
+    let source = |guid| Identity {
+        guid,
+        generation: 0,
+    };
+    let before = copy.mark.as_ref().map(|mark| source(mark.source_guid));
+    let before = copy.source_identity.or(before)?;
+    Some(Identity {
+        generation: before.generation.saturating_add(1),
+        ..before
+    })
 }
 
 /// Puts the target in use: it becomes writable, and mount points and shares that came along are in force. Returns its datasets.
@@ -95,6 +104,7 @@ pub async fn take_over(
             side.set(&dataset.name, IDENTITY_PROPERTY, &identity)
                 .await?;
         }
+        put_in_use_again(side, dataset).await?;
     }
     for dataset in &own {
         if dataset.interrupted.is_some() {
@@ -143,6 +153,10 @@ pub async fn fail_back(
     progress: &Arc<Progress>,
 ) -> Result<Report, ReplicationError> {
     let back = reversed(job);
+    if !rollback {
+        // Before the source is marked: what is refused leaves it as it is.
+        check_unwritten(&back, target, source).await?;
+    }
     adopt(&back, target, source, rollback).await?;
     // Before anything is sent.
     let planned = foresee(&back, target, source).await?;
@@ -165,20 +179,7 @@ pub async fn fail_back(
     }
     let last = complete(run(&back, target, source, progress, Timestamp::now()).await?)?;
     for dataset in &copies {
-        if dataset.kind == DatasetKind::Filesystem {
-            for (name, value) in [
-                ("canmount", "noauto"),
-                ("sharenfs", "off"),
-                ("sharesmb", "off"),
-            ] {
-                target.set(&dataset.name, name, value).await?;
-            }
-        }
-        if dataset.identity.is_some() {
-            target
-                .inherit(&dataset.name, IDENTITY_PROPERTY, false)
-                .await?;
-        }
+        make_wait(target, dataset).await?;
         let bookmarks = dataset
             .bookmarks
             .iter()
@@ -197,6 +198,80 @@ pub async fn fail_back(
         not_mounted,
         ..Report::default()
     })
+}
+
+/// Makes copies of what was fenced, once it was adopted: it acts nowhere, and the fence is gone.
+///
+/// # Errors
+/// The side gives no answer; given again, it goes on.
+pub async fn adopt_fenced(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+    adopted: &[String],
+) -> Result<(), ReplicationError> {
+    let copies = target.list(job.target_root()).await?.unwrap_or_default();
+    let is_fenced = |copy: &&ReplicaDataset| copy.fence.is_some() && adopted.contains(&copy.name);
+    let fenced: Vec<&ReplicaDataset> = copies.iter().filter(is_fenced).collect();
+    if fenced.is_empty() {
+        return Ok(());
+    }
+    for copy in fenced {
+        make_wait(target, copy).await?;
+    }
+    // No other acts as it any more.
+    for dataset in source.list(job.source_root()).await?.unwrap_or_default() {
+        give_up_own(source, &dataset).await?;
+    }
+    Ok(())
+}
+
+/// Makes a dataset a copy that acts nowhere.
+async fn make_wait(
+    side: &dyn Switchover,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    if dataset.kind == DatasetKind::Filesystem {
+        for (name, value) in [
+            ("canmount", "noauto"),
+            ("sharenfs", "off"),
+            ("sharesmb", "off"),
+        ] {
+            side.set(&dataset.name, name, value).await?;
+        }
+    }
+    let is_fenced = dataset.fence.is_some();
+    for (name, is_set) in [
+        (IDENTITY_PROPERTY, dataset.identity.is_some()),
+        (FENCED_PROPERTY, is_fenced),
+    ] {
+        if is_set {
+            side.inherit(&dataset.name, name, false).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses when the source has something that would be given up.
+async fn check_unwritten(
+    back: &Job,
+    target: &dyn Switchover,
+    source: &dyn Switchover,
+) -> Result<(), ReplicationError> {
+    // What a log replays after this look would be written after the newest snapshot in common.
+    source.replay_logs(back.target_root()).await?;
+    let copies = target.list(back.source_root()).await?.unwrap_or_default();
+    let sources = source.list(back.target_root()).await?.unwrap_or_default();
+    for copy in copies.iter().filter(|copy| back.includes(&copy.name)) {
+        let name = back.target_of(&copy.name);
+        let Some(dataset) = sources.iter().find(|dataset| dataset.name == name) else {
+            continue;
+        };
+        if let Some((common, _)) = plan::newest_common(copy, dataset) {
+            plan::check_unchanged(dataset, common)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the source writable again, and gives what was made at the target its mark. Returns the datasets that are new at the source, and those
@@ -235,6 +310,12 @@ async fn put_in_use(
                 .await?;
         }
         source.inherit(&dataset.name, "readonly", false).await?;
+        if dataset.fence.is_some() {
+            source
+                .inherit(&dataset.name, FENCED_PROPERTY, false)
+                .await?;
+        }
+        give_up_own(source, &dataset).await?;
         source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
     }
     Ok((made, not_mounted))

@@ -7,18 +7,20 @@
 use engine::DatasetInfo;
 use engine::property::{Source, Value};
 
-use super::{MARK_PROPERTY, Mark};
+use super::fence::{Identity, identity};
+use super::{FENCED_PROPERTY, MARK_PROPERTY, Mark};
 
-/// The user property of a copy that is in use in place of its source: the guid of the dataset that it acts as, in decimal digits.
+/// The user property of a copy that is in use in place of its source: an [`Identity`], the guid of the dataset that
+/// it acts as.
 pub const IDENTITY_PROPERTY: &str = "org.sanbox:identity";
 
-/// The properties that [`identity_of`] and [`is_waiting`] read.
-pub const IDENTITY_PROPERTIES: [&str; 3] = [IDENTITY_PROPERTY, MARK_PROPERTY, "readonly"];
-
-/// Reads a value of [`IDENTITY_PROPERTY`].
-pub(super) fn parse(value: &Value) -> Option<u64> {
-    value.text()?.parse().ok()
-}
+/// The properties that [`identity_of`], [`is_waiting`] and [`fence_of`](super::fence_of) read.
+pub const IDENTITY_PROPERTIES: [&str; 4] = [
+    IDENTITY_PROPERTY,
+    MARK_PROPERTY,
+    FENCED_PROPERTY,
+    "readonly",
+];
 
 /// Returns a property that was set on the dataset itself.
 fn local<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a Value> {
@@ -29,11 +31,16 @@ fn local<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a Value> {
 /// Returns the guid of the dataset that this one acts as; `None` when it acts as itself.
 #[must_use]
 pub fn identity_of(info: &DatasetInfo) -> Option<u64> {
-    local(info, IDENTITY_PROPERTY).and_then(parse)
+    own_identity(info).map(|identity| identity.guid)
+}
+
+/// The same with its generation.
+pub(super) fn own_identity(info: &DatasetInfo) -> Option<Identity> {
+    local(info, IDENTITY_PROPERTY).and_then(identity)
 }
 
 /// Returns the identity that the source had itself, as it came with a stream.
-pub(super) fn identity_of_source(info: &DatasetInfo) -> Option<u64> {
+pub(super) fn identity_of_source(info: &DatasetInfo) -> Option<Identity> {
     let aside = info.set_aside.iter();
     let mut aside = aside.filter(|(name, _)| name == IDENTITY_PROPERTY);
     let value = match info.property(IDENTITY_PROPERTY) {
@@ -41,7 +48,7 @@ pub(super) fn identity_of_source(info: &DatasetInfo) -> Option<u64> {
         Some(property) => property.received.as_ref(),
         None => aside.next().map(|(_, value)| value),
     };
-    value.and_then(parse)
+    value.and_then(identity)
 }
 
 /// Whether a dataset is a copy that is not in use.
@@ -94,11 +101,12 @@ mod tests {
         assert_eq!(of("77", Source::Inherited("back".to_owned())), None);
         assert_eq!(of("x", Source::Local), None);
         let received = info(&[(IDENTITY_PROPERTY, text("77"), Source::Received)]);
-        assert_eq!(identity_of_source(&received), Some(77));
+        let source = |info: &DatasetInfo| identity_of_source(info).map(|found| found.guid);
+        assert_eq!(source(&received), Some(77));
         let mut aside = info(&[]);
-        assert_eq!(identity_of_source(&aside), None);
-        aside.set_aside = vec![(IDENTITY_PROPERTY.to_owned(), text("78"))];
-        assert_eq!(identity_of_source(&aside), Some(78));
+        assert_eq!(source(&aside), None);
+        aside.set_aside = vec![(IDENTITY_PROPERTY.to_owned(), text("78:2"))];
+        assert_eq!(source(&aside), Some(78));
     }
 
     #[test]

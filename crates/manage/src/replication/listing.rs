@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use engine::DatasetKind;
 
+use super::{Fence, Identity};
+
 /// A snapshot or bookmark: a state of a dataset that a stream can count from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
@@ -88,10 +90,12 @@ pub struct ReplicaDataset {
     pub written_bytes: u64,
     /// Set on this dataset itself, not inherited.
     pub mark: Option<Mark>,
-    /// The guid of the dataset that it acts as: it is in use in place of that one.
-    pub identity: Option<u64>,
+    /// The dataset that it acts as: it is in use in place of that one, unless it is fenced.
+    pub identity: Option<Identity>,
     /// The identity that its source had, as it came with a stream; not known of a dataset of a peer or another host.
-    pub source_identity: Option<u64>,
+    pub source_identity: Option<Identity>,
+    /// Another is in use in place of it.
+    pub fence: Option<Fence>,
     /// What an interrupted receive left.
     pub interrupted: Option<Interrupted>,
 }
@@ -110,8 +114,15 @@ impl ReplicaDataset {
             mark: None,
             identity: None,
             source_identity: None,
+            fence: None,
             interrupted: None,
         }
+    }
+
+    /// Whether it is in use in place of another.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.identity.is_some() && self.fence.is_none()
     }
 
     /// Puts its points into their order.

@@ -11,11 +11,13 @@ use engine::{
 };
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 
-use super::identity::identity_of_source;
+use super::fence::acts_as;
+use super::identity::{identity_of_source, own_identity};
 use super::upkeep::full_name;
 use super::{
-    ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
-    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, identity_of, take_over,
+    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY,
+    Point, Reached, ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
+    fence_of, take_over,
 };
 
 /// Names in one request: what one txg takes in a moment.
@@ -82,6 +84,7 @@ impl LocalEndpoint {
             "receive_resume_token",
             MARK_PROPERTY,
             IDENTITY_PROPERTY,
+            FENCED_PROPERTY,
         ]
         .map(str::to_owned);
         let heads = filter(&[DatasetKind::Filesystem, DatasetKind::Volume]);
@@ -331,7 +334,8 @@ fn dataset_of(info: DatasetInfo) -> ReplicaDataset {
     ReplicaDataset {
         interrupted,
         mark,
-        identity: identity_of(&info),
+        identity: own_identity(&info),
+        fence: fence_of(&info),
         source_identity: identity_of_source(&info),
         written_bytes,
         ..ReplicaDataset::new(info.name.clone(), info.guid, info.kind)
@@ -576,12 +580,34 @@ impl Switchover for LocalEndpoint {
 
     fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
         async move {
-            let query = PropertyQuery::Named(vec![IDENTITY_PROPERTY.to_owned()]);
+            let names = [IDENTITY_PROPERTY, FENCED_PROPERTY].map(str::to_owned);
+            let query = PropertyQuery::Named(names.to_vec());
             match self.pool.dataset(dataset, &query).await {
-                Ok(info) => Ok(identity_of(&info).is_some()),
+                Ok(info) => Ok(dataset_of(info).is_in_use()),
                 Err(error) if is_gone(&error) => Ok(false),
                 Err(error) => Err(self.error(&format!("cannot open '{dataset}'"), &error)),
             }
+        }
+        .boxed()
+    }
+
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        async move {
+            let known = self.list(dataset).await?.unwrap_or_default();
+            if let Some(first) = known.first()
+                && acts_as(first).generation >= fence.generation
+            {
+                return Err(ReplicationError::Failed(format!(
+                    "'{dataset}' was put in use again meanwhile"
+                )));
+            }
+            // One txg has both.
+            let settings = [
+                (FENCED_PROPERTY.to_owned(), fence.to_string()),
+                ("readonly".to_owned(), "on".to_owned()),
+            ];
+            let done = self.pool.set_dataset_properties(dataset, &settings).await;
+            done.map_err(|error| self.error(&format!("cannot fence '{dataset}'"), &error))
         }
         .boxed()
     }

@@ -15,6 +15,7 @@ mod directory;
 mod endpoint;
 mod error;
 mod failover;
+mod fence;
 mod identity;
 mod listing;
 mod local;
@@ -41,7 +42,12 @@ pub use endpoint::{
 };
 pub use error::{Refusal, ReplicationError};
 pub use failover::{
-    fail_back, fail_over, is_taken_over, job_of_copy, take_over, test, test_clones, test_root,
+    adopt_fenced, fail_back, fail_over, is_taken_over, job_of_copy, take_over, test, test_clones,
+    test_root,
+};
+pub use fence::{
+    FENCED_PROPERTY, Fence, Identity, fence_of, fence_source, fenced_sources, is_copy, lift_fences,
+    reclaim, settle_fences,
 };
 pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, identity_of, is_waiting};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};

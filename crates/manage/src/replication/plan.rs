@@ -265,7 +265,7 @@ fn check_mark(job: &Job, source: &ReplicaDataset, copy: &ReplicaDataset) -> Resu
 /// Refuses what would change a copy that is in use in place of its source, but for bringing back what was written there.
 pub(super) fn check_in_use(job: &Job, copy: &ReplicaDataset) -> Result<(), Refusal> {
     let is_own = copy.mark.as_ref().is_some_and(|mark| mark.job == job.name);
-    if job.reversed || copy.identity.is_none() || !is_own {
+    if job.reversed || !copy.is_in_use() || !is_own {
         return Ok(());
     }
     Err(Refusal::FailedOver {
@@ -287,7 +287,7 @@ fn is_begun(source: &ReplicaDataset, copy: &ReplicaDataset) -> bool {
 }
 
 /// Whether the newest common point is still the newest state of the target.
-fn check_unchanged(copy: &ReplicaDataset, common: &Point) -> Result<(), Refusal> {
+pub(super) fn check_unchanged(copy: &ReplicaDataset, common: &Point) -> Result<(), Refusal> {
     let newer = newer_than(copy, common);
     let (target, since) = (copy.name.clone(), common.name.clone());
     if !newer.is_empty() {
@@ -576,7 +576,7 @@ mod tests {
         elsewhere.mark.as_mut().expect("marked").source_guid = 78;
         assert_eq!(of(&job(""), &source, Some(elsewhere)), "foreign target");
         let mut in_use = marked(unmarked.clone());
-        in_use.identity = Some(77);
+        in_use.identity = "77".parse().ok();
         assert_eq!(of(&job(""), &source, Some(in_use)), "failed over");
         let mut written = marked(unmarked);
         written.written_bytes = 512;

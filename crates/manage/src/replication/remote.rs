@@ -16,8 +16,9 @@ use super::upkeep::full_name;
 use crate::commands::quoted;
 
 use super::{
-    ByteStream, Endpoint, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY, Point, Reached,
-    ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover, take_over,
+    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY,
+    Point, Reached, ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
+    take_over,
 };
 
 /// What is run where the job names no command: no questions are asked, and a link that is gone is noticed within a minute.
@@ -171,7 +172,8 @@ impl RemoteEndpoint {
         let list = format!(
             "zfs list -Hp -r -t filesystem,volume,snapshot,bookmark \
              -o name,type,guid,createtxg,creation,userrefs,written,receive_resume_token {root} && echo && \
-             zfs get -Hp -r -s local -t filesystem,volume -o name,property,value {MARK_PROPERTY},{IDENTITY_PROPERTY} {root}"
+             zfs get -Hp -r -s local -t filesystem,volume -o name,property,value \
+             {MARK_PROPERTY},{IDENTITY_PROPERTY},{FENCED_PROPERTY} {root}"
         );
         let Some(text) = self.ask(&list).await? else {
             return Ok(None);
@@ -362,6 +364,7 @@ fn parse_list(text: &str) -> Option<Vec<ReplicaDataset>> {
         match property.split_once('\t')? {
             (MARK_PROPERTY, value) => dataset.mark = value.parse().ok(),
             (IDENTITY_PROPERTY, value) => dataset.identity = value.parse().ok(),
+            (FENCED_PROPERTY, value) => dataset.fence = value.parse().ok(),
             _ => return None,
         }
     }
@@ -531,9 +534,15 @@ impl Switchover for RemoteEndpoint {
     fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
         async move {
             let listed = self.listed(dataset).await?.unwrap_or_default();
-            Ok(listed.first().is_some_and(|first| first.identity.is_some()))
+            Ok(listed.first().is_some_and(ReplicaDataset::is_in_use))
         }
         .boxed()
+    }
+
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        let setting = quoted(&format!("{FENCED_PROPERTY}={fence}"));
+        let line = format!("zfs set {setting} readonly=on {}", quoted(dataset));
+        async move { self.each(vec![line], &[]).await }.boxed()
     }
 
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
@@ -577,7 +586,8 @@ mod tests {
                     tank/a/vol@one\tsnapshot\t22\t7\t1700000001\t0\t0\t-\n\
                     \n\
                     tank/a/vol\torg.sanbox:replication\tj:000000000000004d\n\
-                    tank/a/vol\torg.sanbox:identity\t77\n";
+                    tank/a/vol\torg.sanbox:identity\t77\n\
+                    tank/a/vol\torg.sanbox:fenced\t3:vm\n";
         let datasets = parse_list(text).expect("a list");
         assert_eq!(datasets.len(), 2);
         let (first, second) = (&datasets[0], &datasets[1]);
@@ -591,8 +601,8 @@ mod tests {
         );
         assert_eq!(second.mark.as_ref().map(|mark| mark.source_guid), Some(77));
         assert_eq!(
-            (second.kind, second.identity),
-            (DatasetKind::Volume, Some(77))
+            (second.kind, second.identity, &second.fence),
+            (DatasetKind::Volume, "77".parse().ok(), &"3:vm".parse().ok())
         );
         for nonsense in [
             "Last login: today\n",

@@ -1,10 +1,11 @@
 //! What holds for the life of the process: the engine, the state directory, the configuration, this machine's identity, and the
 //! limits that pools are opened with. The services hold it without holding the appliance, which holds them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::{Engine, HostIdentity, TuningChange};
+use engine::{Engine, HostIdentity, PoolHandle, TuningChange};
 use manage::config::{Alerts, Config};
 use manage::state::StateDirectory;
 use tokio::sync::watch;
@@ -23,6 +24,26 @@ pub(crate) struct Context {
     /// Who is told of alerts; it can be changed, too.
     alerts: watch::Sender<Alerts>,
     memory: Plan,
+    /// Pools that are not served yet, by name: of each, how many tasks say so.
+    withheld: Mutex<BTreeMap<String, usize>>,
+}
+
+/// A pool that is not served as long as this lives.
+pub(crate) struct Withheld {
+    context: Arc<Context>,
+    pool: String,
+}
+
+impl Drop for Withheld {
+    fn drop(&mut self) {
+        let mut withheld = self.context.withheld();
+        if let Some(count) = withheld.get_mut(&self.pool) {
+            *count -= 1;
+            if *count == 0 {
+                withheld.remove(&self.pool);
+            }
+        }
+    }
 }
 
 impl Context {
@@ -51,6 +72,7 @@ impl Context {
             identity,
             tunables: Mutex::new(tunables),
             memory,
+            withheld: Mutex::default(),
         }))
     }
 
@@ -64,11 +86,33 @@ impl Context {
             identity: HostIdentity::default(),
             tunables: Mutex::default(),
             memory: Plan::of(0),
+            withheld: Mutex::default(),
         })
     }
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn withheld(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the services from a pool that is about to be opened, until it is known which of its datasets may be served.
+    pub(crate) fn withhold(self: &Arc<Self>, pool: &str) -> Withheld {
+        *self.withheld().entry(pool.to_owned()).or_default() += 1;
+        Withheld {
+            context: self.clone(),
+            pool: pool.to_owned(),
+        }
+    }
+
+    /// The open pools whose datasets may be served.
+    pub(crate) fn served_pools(&self) -> Vec<PoolHandle> {
+        let mut pools = self.engine.pools();
+        let withheld = self.withheld();
+        pools.retain(|pool| !withheld.contains_key(pool.name()));
+        pools
     }
 
     pub(crate) fn state(&self) -> &StateDirectory {

@@ -11,6 +11,7 @@
 mod cache_file;
 pub(crate) mod context;
 mod faults;
+pub(crate) mod fences;
 mod known_pools;
 mod mounting;
 mod services;
@@ -43,7 +44,7 @@ use crate::serve::shares::{NfsClients, Shares};
 use crate::serve::smb::Smb;
 use crate::tuning::Tunables;
 
-pub(crate) use self::context::Context;
+pub(crate) use self::context::{Context, Withheld};
 pub(crate) use self::faults::Delayed;
 use self::faults::Faults;
 pub(crate) use self::known_pools::devices;
@@ -247,6 +248,11 @@ impl Appliance {
         }
     }
 
+    /// Returns the datasets that are fenced.
+    pub(crate) fn fenced(&self) -> Vec<fences::FencedDataset> {
+        self.services.fences.list()
+    }
+
     /// Lists what is to be shared by NFS.
     pub(crate) fn shares(&self) -> Vec<Share> {
         self.services
@@ -347,10 +353,19 @@ impl Appliance {
 
     /// Returns the pool of a name, if it is known as imported, opening it.
     pub(crate) async fn known_pool(&self, name: &str) -> Option<KnownPool> {
+        let is_open = || self.engine().pools().iter().any(|pool| pool.name() == name);
+        let withheld = (self.is_daemon() && !is_open()).then(|| self.context.withhold(name));
         Some(match self.known.open(name).await? {
-            Asked::Open(pool) => KnownPool::Open(handed(pool)),
+            Asked::Open(pool) => {
+                if withheld.is_some() {
+                    // What the task that opened it told the services, they may have passed over.
+                    drop(withheld);
+                    self.datasets_changed().await;
+                }
+                KnownPool::Open(handed(pool))
+            }
             Asked::Opened(pool) => {
-                self.opened(&pool, true).await;
+                self.opened(&pool, true, withheld).await;
                 KnownPool::Open(handed(pool))
             }
             Asked::Closed(cached, error) => KnownPool::Closed(cached, error),
@@ -383,7 +398,7 @@ impl Appliance {
         root_properties: &[(String, String)],
     ) -> Result<PoolHandle, EngineError> {
         let pool = self.known.create(spec, root_properties).await?;
-        self.opened(&pool, true).await;
+        self.opened(&pool, true, None).await;
         Ok(pool)
     }
 
@@ -409,12 +424,14 @@ impl Appliance {
         mount: bool,
     ) -> Result<PoolHandle, EngineError> {
         let began = std::time::Instant::now();
+        let name = policy.new_name.as_ref().unwrap_or(&candidate.name);
+        let withheld = self.is_daemon().then(|| self.context.withhold(name));
         let pool = self.known.import(candidate, policy).await?;
         // The pool has its name already, so that no other one gets it meanwhile.
         self.faults
             .wait(pool.name(), Delayed::Import, began.elapsed())
             .await;
-        self.opened(&pool, mount).await;
+        self.opened(&pool, mount, withheld).await;
         Ok(pool)
     }
 
@@ -471,7 +488,7 @@ impl Appliance {
                 directories.push(point);
             }
         }
-        self.services.withdraw_pool(self.engine(), name).await?;
+        self.services.withdraw_pool(&self.context, name).await?;
         let cachefile = pool.cache_entry().await.ok().and_then(|(path, _)| path);
         let ended = self.engine().end_pool(name, ending).await;
         if ended.is_ok() {
@@ -495,7 +512,7 @@ impl Appliance {
                 let _ = self.mounts.unmount_name(&dataset, true).await;
             }
         }
-        self.services.withdraw_pool(self.engine(), &name).await?;
+        self.services.withdraw_pool(&self.context, &name).await?;
         let ended = self.engine().end_pool(&name, Ending::Abandon).await;
         self.datasets_changed().await;
         ended?;
@@ -503,10 +520,16 @@ impl Appliance {
     }
 
     /// What is to be done once a pool is open: in a daemon, its shares and mounts come up.
-    async fn opened(&self, pool: &PoolHandle, mount: bool) {
+    async fn opened(&self, pool: &PoolHandle, mount: bool, withheld: Option<Withheld>) {
         if !self.is_daemon() {
             return;
         }
+        fences::before_serving(&self.context, &self.replications, &self.peers, pool).await;
+        drop(withheld);
+        self.serve(pool, mount).await;
+    }
+
+    async fn serve(&self, pool: &PoolHandle, mount: bool) {
         self.datasets_changed().await;
         if mount && self.config().mount.automatic {
             self.mount_all(pool).await;
@@ -515,24 +538,26 @@ impl Appliance {
 
     /// Brings up what could not be before the keys of a pool were loaded: shares, and mounts where mounting is automatic.
     pub(crate) async fn keys_loaded(&self, pool: &PoolHandle) {
-        self.opened(pool, true).await;
+        if self.is_daemon() {
+            self.serve(pool, true).await;
+        }
     }
 
     /// Makes shares follow datasets and their properties.
     pub(crate) async fn datasets_changed(&self) {
-        self.services.follow(self.engine()).await;
+        self.services.follow(&self.context).await;
     }
 
     /// Shares again what was withdrawn: one dataset, or all; by these protocols.
     pub(crate) async fn share_again(&self, guid: Option<u64>, protocols: &[ShareProtocol]) {
-        let engine = self.engine();
-        self.services.share_again(engine, guid, protocols).await;
+        let context = &self.context;
+        self.services.share_again(context, guid, protocols).await;
     }
 
     /// Withdraws the share of a dataset by these protocols, until `zfs share` or the next start.
     pub(crate) async fn unshare(&self, guid: u64, protocols: &[ShareProtocol]) {
-        let engine = self.engine();
-        self.services.unshare(engine, guid, protocols).await;
+        let context = &self.context;
+        self.services.unshare(context, guid, protocols).await;
     }
 
     /// Ends the mount of a dataset that is to be destroyed, and removes its directory where that is the mount point it says, and empty.

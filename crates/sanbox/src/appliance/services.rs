@@ -2,8 +2,10 @@
 
 use std::sync::OnceLock;
 
-use engine::{Engine, EngineError};
+use engine::EngineError;
 
+use super::context::Context;
+use super::fences::Fences;
 use crate::serve::devices::Devices;
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
@@ -27,6 +29,8 @@ impl ShareProtocol {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Services {
+    /// What is fenced.
+    pub(super) fences: Fences,
     /// Present in a daemon.
     pub(super) shares: OnceLock<Shares>,
     /// Present in a daemon that serves NBD.
@@ -60,9 +64,10 @@ impl Services {
     }
 
     /// Makes them follow datasets and their properties.
-    pub(super) async fn follow(&self, engine: &Engine) {
+    pub(super) async fn follow(&self, context: &Context) {
+        self.fences.follow(context).await;
         if let Some(shares) = self.shares.get() {
-            shares.refresh(engine).await;
+            shares.refresh(context).await;
         }
         if let Some(nbd) = self.nbd.get() {
             nbd.follow().await;
@@ -84,7 +89,7 @@ impl Services {
     /// A volume of it is in use.
     pub(super) async fn withdraw_pool(
         &self,
-        engine: &Engine,
+        context: &Context,
         name: &str,
     ) -> Result<(), EngineError> {
         if let Some(devices) = self.devices.get() {
@@ -94,7 +99,7 @@ impl Services {
                 .map_err(EngineError::Busy)?;
         }
         if let Some(shares) = self.shares.get() {
-            shares.withdraw_pool(engine, name).await;
+            shares.withdraw_pool(context, name).await;
         }
         if let Some(smb) = self.smb.get() {
             smb.withdraw_pool(name).await;
@@ -105,7 +110,7 @@ impl Services {
     /// Shares again what was withdrawn: one dataset, or all; by these protocols.
     pub(super) async fn share_again(
         &self,
-        engine: &Engine,
+        context: &Context,
         guid: Option<u64>,
         protocols: &[ShareProtocol],
     ) {
@@ -113,7 +118,7 @@ impl Services {
             && let Some(shares) = self.shares.get()
         {
             shares.restore(guid);
-            shares.refresh(engine).await;
+            shares.refresh(context).await;
         }
         if protocols.contains(&ShareProtocol::Smb)
             && let Some(smb) = self.smb.get()
@@ -124,12 +129,12 @@ impl Services {
     }
 
     /// Withdraws the share of a dataset by these protocols, until `zfs share` or the next start.
-    pub(super) async fn unshare(&self, engine: &Engine, guid: u64, protocols: &[ShareProtocol]) {
+    pub(super) async fn unshare(&self, context: &Context, guid: u64, protocols: &[ShareProtocol]) {
         if protocols.contains(&ShareProtocol::Nfs)
             && let Some(shares) = self.shares.get()
         {
             shares.withdraw(guid);
-            shares.refresh(engine).await;
+            shares.refresh(context).await;
         }
         if protocols.contains(&ShareProtocol::Smb)
             && let Some(smb) = self.smb.get()

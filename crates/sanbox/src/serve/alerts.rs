@@ -299,9 +299,12 @@ impl Checker {
 }
 
 fn replication_problems(appliance: &Appliance) -> Vec<Condition> {
+    let fenced = appliance.fenced().into_iter();
+    let fences = fenced.map(|one| rules::fenced(&one.name, &one.fence.job, one.is_copy));
     let problems = appliance.replications().problems().into_iter();
     problems
         .filter_map(|(job, error, failing)| rules::replication(&job, &error, failing.as_secs()))
+        .chain(fences)
         .collect()
 }
 

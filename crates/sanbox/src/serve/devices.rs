@@ -168,7 +168,7 @@ impl Devices {
         };
         let names = ["volsize", "readonly", "volmode"];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
-        for pool in context.engine().pools() {
+        for pool in context.served_pools() {
             let filter = DatasetFilter {
                 root: pool.name().to_owned(),
                 depth: None,

@@ -7,6 +7,7 @@ mod console;
 pub(crate) mod control;
 pub(crate) mod devices;
 mod disks;
+mod fencing;
 pub(crate) mod fuse;
 mod history;
 pub(crate) mod iscsi;
@@ -180,6 +181,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(appliance.context())));
     let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let replicating = tokio::spawn(replication::keep(Arc::downgrade(&appliance)));
+    let fencing = tokio::spawn(fencing::keep(Arc::downgrade(&appliance)));
     let discarding = tokio::spawn(trash::keep(Arc::downgrade(&appliance)));
     let rotating = tokio::spawn(key_rotations::keep(Arc::downgrade(&appliance)));
     let peers = tokio::spawn(peers::keep(Arc::downgrade(&appliance)));
@@ -221,6 +223,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     discarding.abort();
     rotating.abort();
     replicating.abort();
+    fencing.abort();
     peers.abort();
     appliance.replications().cancel_all();
     let _ = std::fs::remove_file(&socket);

@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::property::{DatasetKind, Value};
-use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
+use engine::{DatasetFilter, DatasetInfo, PropertyQuery};
 
 use manage::api::Share;
-use manage::replication::{IDENTITY_PROPERTY, identity_of};
+use manage::replication::{FENCED_PROPERTY, IDENTITY_PROPERTY, fence_of, identity_of};
 
 use super::fuse::Mounts;
 use super::nfs::Listeners;
+use crate::appliance::context::Context;
 use crate::logging::NFS;
 use crate::redacted::is_redacted;
 
@@ -100,9 +101,9 @@ impl Shares {
 
     /// Withdraws the shares of a pool that is about to go. The next refresh, which finds it gone or
     /// still there, ends this.
-    pub(crate) async fn withdraw_pool(&self, engine: &Engine, pool: &str) {
+    pub(crate) async fn withdraw_pool(&self, context: &Context, pool: &str) {
         self.leaving().insert(pool.to_owned());
-        self.refresh(engine).await;
+        self.refresh(context).await;
         self.leaving().remove(pool);
     }
 
@@ -113,13 +114,15 @@ impl Shares {
             Some("encryption key not loaded")
         } else if is_redacted(info) && self.mounts.mounted(info.guid).is_none() {
             Some("received redacted, and not mounted")
+        } else if fence_of(info).is_some() {
+            Some("another is in use in place of it")
         } else {
             None
         }
     }
 
     /// Makes the shares those that the datasets' properties ask for.
-    pub(crate) async fn refresh(&self, engine: &Engine) {
+    pub(crate) async fn refresh(&self, context: &Context) {
         let _one = self.refreshing.lock().await;
         let names = [
             "sharenfs",
@@ -128,10 +131,11 @@ impl Shares {
             "keystatus",
             "redacted",
             IDENTITY_PROPERTY,
+            FENCED_PROPERTY,
         ];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
         let mut exports: Vec<nfs::Export> = Vec::new();
-        for pool in engine.pools() {
+        for pool in context.served_pools() {
             if self.leaving().contains(pool.name()) {
                 continue;
             }

@@ -156,6 +156,10 @@ pub(crate) const REPLICATION: Command = Command {
         "takeover: puts a copy of this machine in use, with those below that the same job sent, where the appliance that has the source and the \
          job is gone. A run of the job is refused then; when that appliance is back, 'failback --rollback' there brings back what was written here. \
          A job to a peer fails over by itself where the peer was invited with --failover.",
+        "Of a source and its copy one is in use: failover fences the source before the last of it is sent, and a source that comes back while its \
+         copy is in use is fenced as soon as both sides of the job reach each other, where it can be before it is served. What is fenced is \
+         read-only, neither shared nor mapped, and an alert. failback ends that; takeover of the source puts that one in use again, and fences the \
+         copy, which 'adopt --rollback' makes a copy again.",
         "export: writes what the target does not have into DIRECTORY/sanbox-NAME, for a disk that is carried where a network is too slow, and \
          pauses the job; -n says what and about how much. import: receives it in a pool of the machine that it was brought to; then the job is \
          resumed, and goes on from there. The same disk, brought back, takes what is new since the import. Each file is \

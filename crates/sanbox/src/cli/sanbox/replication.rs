@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::PoolHandle;
 use manage::replication::{
     self, Ended, Job, JobError, JobState, LocalEndpoint, Location, PastRun, Progress,
-    RecoveryPoint, ReplicationError, Report, TreePlan, Work,
+    RecoveryPoint, ReplicaDataset, ReplicationError, Report, TreePlan, Work,
 };
 
 use super::{Arguments, print_table};
@@ -443,7 +444,10 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let done = async {
         let source = source_of(&session.appliance, &job).await?;
         let target = target_of(&session.appliance, &job).await?;
-        replication::adopt(&job, &*source, &*target, args.has_long("rollback")).await
+        let rollback = args.has_long("rollback");
+        let adopted = replication::adopt(&job, &*source, &*target, rollback).await?;
+        replication::adopt_fenced(&job, &*source, &*target, &adopted).await?;
+        Ok::<_, ReplicationError>(adopted)
     };
     let adopted = done
         .await
@@ -473,6 +477,49 @@ async fn last_run(session: &Session, job: &Job) -> Result<Result<Report, Replica
     }
 }
 
+/// Fences the source, once the target has nearly all of it, and sends the rest: what is written after that would be in no copy. Returns what
+/// was not fenced before, also where something was not sent.
+async fn fence_and_send(session: &Session, job: &Job) -> Result<(Vec<String>, Outcome), Exit> {
+    let failed = |error: ReplicationError| {
+        session.fail(format!("cannot fail over to '{}': {error}", job.to))
+    };
+    let fenced = async {
+        let source = source_of(&session.appliance, job).await?;
+        replication::fence_source(job, &*source).await
+    };
+    let fenced = match fenced.await {
+        Ok(fenced) => fenced,
+        // A peer that did not invite to it: it serves on until it is told there.
+        Err(ReplicationError::Denied { .. }) => return Ok((Vec::new(), Ok(()))),
+        Err(error) => return Err(failed(error)),
+    };
+    session.appliance.datasets_changed().await;
+    let sent = match last_run(session, job).await {
+        Ok(Ok(report)) => match report.problems.is_empty() {
+            true => Ok(()),
+            false => tell(session, &report),
+        },
+        Ok(Err(error)) => Err(failed(error)),
+        Err(exit) => Err(exit),
+    };
+    Ok((fenced, sent))
+}
+
+/// Has the source go on after a failover that did not come about.
+async fn lift_fences(session: &Session, job: &Job, fenced: &[String]) {
+    let lifted = async {
+        let source = source_of(&session.appliance, job).await?;
+        replication::lift_fences(&*source, fenced).await
+    };
+    if let Err(error) = lifted.await {
+        session.out.error(format!(
+            "the source stays read-only: {error}; 'sanbox replication takeover {}' there ends that",
+            job.source_root()
+        ));
+    }
+    session.appliance.datasets_changed().await;
+}
+
 /// Puts the target in use. What the source has still is sent before, if it can be reached.
 async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
@@ -483,9 +530,17 @@ async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
         return preview(session, &job).await;
     }
     let replications = session.appliance.replications();
+    let mut fenced = Vec::new();
     if !job.failed_over {
         match last_run(session, &job).await? {
-            Ok(report) if report.problems.is_empty() => {}
+            Ok(report) if report.problems.is_empty() => {
+                let (by_this, sent) = fence_and_send(session, &job).await?;
+                fenced = by_this;
+                if let Err(exit) = sent {
+                    lift_fences(session, &job, &fenced).await;
+                    return Err(exit);
+                }
+            }
             Ok(report) => {
                 // What was left out needs a decision before anything is turned round.
                 return tell(session, &report);
@@ -510,6 +565,7 @@ async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
         Ok(datasets) => datasets,
         Err(error) => {
             turned(job.failed_over).map_err(|error| refused(session, &error))?;
+            lift_fences(session, &job, &fenced).await;
             return Err(failed(error));
         }
     };
@@ -538,6 +594,11 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
     let pool =
         pool.map_err(|error| session.fail(format!("cannot take over '{dataset}': {error}")))?;
     let side = LocalEndpoint::new(pool.clone());
+    let sources = replication::fenced_sources(&side, dataset).await;
+    let sources = sources.map_err(failed)?;
+    if !sources.is_empty() {
+        return reclaim(session, args, (&side, &pool), sources).await;
+    }
     let name = replication::job_of_copy(&side, dataset)
         .await
         .map_err(failed)?;
@@ -564,6 +625,56 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
     session.out.error(format!(
         "where the source is, 'sanbox replication failback {name}' brings back what is written from now on"
     ));
+    Ok(())
+}
+
+/// Puts sources of this appliance that are fenced in use again.
+async fn reclaim(
+    session: &Session,
+    args: &Arguments,
+    (side, pool): (&LocalEndpoint, &PoolHandle),
+    sources: Vec<ReplicaDataset>,
+) -> Outcome {
+    if args.has('n') {
+        for dataset in &sources {
+            session.out.line(format!(
+                "{} would be writable, and its copy would be fenced",
+                dataset.name
+            ));
+        }
+        return Ok(());
+    }
+    let names: Vec<String> = sources.iter().map(|one| one.name.clone()).collect();
+    let jobs = session.appliance.replications().jobs();
+    let jobs = jobs.map_err(|error| refused(session, &error))?.replication;
+    let by_job = |job: &&Job| {
+        let mut fences = sources.iter().filter_map(|one| one.fence.as_ref());
+        fences.any(|fence| fence.job == job.name)
+    };
+    let mut is_in_use = true;
+    for job in jobs.iter().filter(by_job) {
+        stop(session, &job.name).await?;
+        let asked = async {
+            let target = target_of(&session.appliance, job).await?;
+            replication::is_taken_over(job, &*target).await
+        };
+        is_in_use = asked.await.unwrap_or(true);
+        let replications = session.appliance.replications();
+        let turned =
+            replications.change(|jobs| jobs.change(&job.name, |job| job.failed_over = false));
+        turned.map_err(|error| refused(session, &error))?;
+        replications.hurry(&job.name);
+    }
+    let done = match is_in_use {
+        true => replication::reclaim(side, sources).await.map(drop),
+        false => replication::lift_fences(side, &names).await,
+    };
+    done.map_err(|error| session.fail(format!("cannot put the source in use again: {error}")))?;
+    for dataset in &names {
+        session.out.line(format!("{dataset} is writable"));
+        session.appliance.mount_created(pool, dataset).await;
+    }
+    session.appliance.datasets_changed().await;
     Ok(())
 }
 

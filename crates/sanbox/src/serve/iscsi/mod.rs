@@ -16,7 +16,7 @@ use ::iscsi::{
 };
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
-use manage::replication::{IDENTITY_PROPERTIES, identity_of, is_waiting};
+use manage::replication::{IDENTITY_PROPERTIES, fence_of, identity_of, is_waiting};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -163,7 +163,7 @@ impl Iscsi {
             })
             .collect();
         let mut found = Vec::new();
-        for pool in context.engine().pools() {
+        for pool in context.served_pools() {
             found.extend(luns(&pool).await);
         }
         settle_identities(&mut found);
@@ -350,7 +350,7 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
             continue;
         };
         // An initiator would take it for the source, which goes on.
-        if is_waiting(&info) {
+        if is_waiting(&info) || fence_of(&info).is_some() {
             continue;
         }
         let bytes = number(&info, "volsize");

@@ -16,6 +16,7 @@ use std::time::Duration;
 use ::nbd::{Export, Exports};
 use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, PropertyQuery, VolumeHandle};
+use manage::replication::{FENCED_PROPERTY, fence_of};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -228,17 +229,19 @@ impl Shared {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for pool in context.engine().pools() {
+        for pool in context.served_pools() {
             let filter = DatasetFilter {
                 root: pool.name().to_owned(),
                 depth: None,
                 kinds: vec![DatasetKind::Volume],
             };
-            let query = PropertyQuery::Named(vec![PROPERTY.to_owned()]);
+            let names = [PROPERTY, FENCED_PROPERTY].map(str::to_owned);
+            let query = PropertyQuery::Named(names.to_vec());
             for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
                 let property = info.property(PROPERTY).map(|property| &property.value);
                 let offered = match (scope, property) {
                     (ExportScope::AllVolumes, _) => Some(false),
+                    (ExportScope::ByProperty, _) if fence_of(&info).is_some() => None,
                     (ExportScope::ByProperty, Some(Value::Text(text))) => match text.as_str() {
                         "on" => Some(false),
                         "readonly" => Some(true),

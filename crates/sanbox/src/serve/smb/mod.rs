@@ -20,6 +20,7 @@ use std::time::Duration;
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use manage::config::Smb as Settings;
+use manage::replication::{FENCED_PROPERTY, fence_of};
 use manage::samba::configuration::{self, CONFIGURATION, Service, SharedDataset, USERS};
 use manage::samba::share::{self, Encryption, ShareOptions};
 use manage::samba::status::{self, SmbShareView, SmbStatus};
@@ -232,7 +233,7 @@ impl Smb {
         let Some(context) = self.context.upgrade() else {
             return wanted;
         };
-        for pool in context.engine().pools() {
+        for pool in context.served_pools() {
             if locked(&self.leaving).contains(pool.name()) {
                 continue;
             }
@@ -678,6 +679,7 @@ fn share_query() -> PropertyQuery {
         "quota",
         "refquota",
         "redacted",
+        FENCED_PROPERTY,
     ];
     PropertyQuery::Named(names.map(str::to_owned).to_vec())
 }
@@ -691,7 +693,7 @@ fn wanted_share(
     let property = info.property("sharesmb");
     let value = property.and_then(|property| property.value.text());
     let options = share::parse(value.unwrap_or("off")).map_err(|why| format!("sharesmb: {why}"))?;
-    let Some(options) = options else {
+    let Some(options) = options.filter(|_| fence_of(info).is_none()) else {
         return Ok(None);
     };
     let inherited = match property.map(|property| &property.source) {

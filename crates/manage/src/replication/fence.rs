@@ -1,0 +1,286 @@
+//! Of a source and its copy, one is in use: the other is fenced.
+//!
+//! Whatever is put in use in place of another has a generation with its identity ([`Identity`]), one more than what it stands in for had. A
+//! source that comes back while its copy is in use, or a copy whose source was put in use again, has the lower one. It is fenced as soon as a
+//! side of their job finds that out: read-only, and neither shared nor shown to initiators, until it is brought up to date (`failback`,
+//! `adopt`) or put in use again with a higher generation (`takeover`).
+//!
+//! While the two do not reach each other both may be in use: nothing here waits for a peer that gives no answer.
+
+use std::fmt;
+use std::str::FromStr;
+
+use engine::DatasetInfo;
+use engine::property::{Source, Value};
+
+use super::{IDENTITY_PROPERTY, Job, MARK_PROPERTY, ReplicaDataset, ReplicationError, Switchover};
+
+/// The user property of a dataset that is fenced: a [`Fence`].
+pub const FENCED_PROPERTY: &str = "org.sanbox:fenced";
+
+/// The guid of the dataset that one acts as, and how often that changed hands. As text `GUID:GENERATION` in decimal digits, without the
+/// generation where that is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The guid.
+    pub guid: u64,
+    /// 0 of a source that no copy stood in for, from 1 otherwise.
+    pub generation: u64,
+}
+
+/// Why a dataset is fenced: another is in use in place of it. As text `GENERATION:JOB`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The generation of the one that is in use.
+    pub generation: u64,
+    /// The job that sends from one to the other.
+    pub job: String,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.generation {
+            1 => write!(f, "{}", self.guid),
+            generation => write!(f, "{}:{generation}", self.guid),
+        }
+    }
+}
+
+impl FromStr for Identity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (guid, generation) = text.split_once(':').unwrap_or((text, "1"));
+        let number = |text: &str| text.parse::<u64>().map_err(|_| ());
+        Ok(Self {
+            guid: number(guid)?,
+            generation: number(generation)?,
+        })
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.generation, self.job)
+    }
+}
+
+impl FromStr for Fence {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (generation, job) = text.split_once(':').ok_or(())?;
+        if !super::is_tag(&format!("replica-{job}")) {
+            return Err(());
+        }
+        Ok(Self {
+            generation: generation.parse().map_err(|_| ())?,
+            job: job.to_owned(),
+        })
+    }
+}
+
+/// Returns why a dataset is fenced; `None` when it is not. What is inherited or came with a stream fences nothing.
+#[must_use]
+pub fn fence_of(info: &DatasetInfo) -> Option<Fence> {
+    let property = info.property(FENCED_PROPERTY)?;
+    let value = (property.source == Source::Local).then_some(&property.value)?;
+    value.text()?.parse().ok()
+}
+
+/// Whether a dataset is a copy that a job sent, as its own mark says.
+#[must_use]
+pub fn is_copy(info: &DatasetInfo) -> bool {
+    let property = info.property(MARK_PROPERTY);
+    let property = property.filter(|property| property.source == Source::Local);
+    property
+        .and_then(|property| property.value.text())
+        .is_some()
+}
+
+/// As what a dataset acts, or would if it were not fenced.
+pub(super) fn acts_as(dataset: &ReplicaDataset) -> Identity {
+    let own = Identity {
+        guid: dataset.guid,
+        generation: 0,
+    };
+    dataset.identity.unwrap_or(own)
+}
+
+/// Fences whichever of a source and its copies has the lower generation. Both sides are read first; given again after it was cut off, it goes
+/// on. Returns the datasets that are fenced now and were not, or not for this generation.
+///
+/// # Errors
+/// A side gives no answer, or does not allow it.
+pub async fn settle_fences(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+) -> Result<Vec<String>, ReplicationError> {
+    let copies = target.list(job.target_root()).await?.unwrap_or_default();
+    let is_own = |copy: &&ReplicaDataset| {
+        let is_of_job = copy.mark.as_ref().is_some_and(|mark| mark.job == job.name);
+        is_of_job && copy.is_in_use()
+    };
+    let in_use: Vec<&ReplicaDataset> = copies.iter().filter(is_own).collect();
+    if in_use.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut fenced = Vec::new();
+    let sources = source.list(job.source_root()).await?.unwrap_or_default();
+    for dataset in sources.iter().filter(|one| job.includes(&one.name)) {
+        let name = job.target_of(&dataset.name);
+        let Some(copy) = in_use.iter().find(|copy| copy.name == name) else {
+            continue;
+        };
+        let (here, there) = (acts_as(dataset), acts_as(copy));
+        if here.guid != there.guid {
+            continue;
+        }
+        let is_stale = there.generation > here.generation;
+        let (side, loser, generation) = match is_stale {
+            true => (source, dataset, there.generation),
+            false => (target, *copy, here.generation),
+        };
+        let known = loser.fence.as_ref();
+        if known.is_none_or(|known| known.generation < generation) {
+            let fence = Fence {
+                generation,
+                job: job.name.clone(),
+            };
+            side.fence(&loser.name, &fence).await?;
+            fenced.push(loser.name.clone());
+        }
+    }
+    Ok(fenced)
+}
+
+/// Fences the source before its copy is put in use, so that nothing is written to it that the copy would not get. Returns the datasets that
+/// were not fenced before.
+///
+/// # Errors
+/// The side gives no answer, or does not allow it: what was fenced until then stays so.
+pub async fn fence_source(
+    job: &Job,
+    source: &dyn Switchover,
+) -> Result<Vec<String>, ReplicationError> {
+    let mut fenced = Vec::new();
+    let sources = source.list(job.source_root()).await?.unwrap_or_default();
+    for dataset in sources.iter().filter(|one| job.includes(&one.name)) {
+        if dataset.fence.is_some() {
+            continue;
+        }
+        let fence = Fence {
+            generation: acts_as(dataset).generation.saturating_add(1),
+            job: job.name.clone(),
+        };
+        source.fence(&dataset.name, &fence).await?;
+        fenced.push(dataset.name.clone());
+        give_up_own(source, dataset).await?;
+    }
+    Ok(fenced)
+}
+
+/// Takes the fences of datasets away, which are writable then.
+///
+/// # Errors
+/// The side gives no answer: given again, it goes on.
+pub async fn lift_fences(
+    side: &dyn Switchover,
+    datasets: &[String],
+) -> Result<(), ReplicationError> {
+    for dataset in datasets {
+        side.inherit(dataset, "readonly", false).await?;
+        side.inherit(dataset, FENCED_PROPERTY, false).await?;
+    }
+    Ok(())
+}
+
+/// Has a dataset that acts as itself, after it was put in use again, count as one that no copy stood in for.
+pub(super) async fn give_up_own(
+    side: &dyn Switchover,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    match dataset.identity {
+        Some(identity) if identity.guid == dataset.guid => {
+            side.inherit(&dataset.name, IDENTITY_PROPERTY, false).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts sources that are fenced in use again: each has a higher generation than the copy that is in use in place of it, which is fenced as soon
+/// as the two sides reach each other. Returns their names.
+///
+/// # Errors
+/// The side gives no answer: given again, it goes on.
+pub async fn reclaim(
+    side: &dyn Switchover,
+    datasets: Vec<ReplicaDataset>,
+) -> Result<Vec<String>, ReplicationError> {
+    let mut reclaimed = Vec::new();
+    for dataset in datasets {
+        put_in_use_again(side, &dataset).await?;
+        side.inherit(&dataset.name, "readonly", false).await?;
+        reclaimed.push(dataset.name);
+    }
+    Ok(reclaimed)
+}
+
+/// Returns the sources at a side that are fenced: a dataset and those below it.
+///
+/// # Errors
+/// The side gives no answer.
+pub async fn fenced_sources(
+    side: &dyn Switchover,
+    root: &str,
+) -> Result<Vec<ReplicaDataset>, ReplicationError> {
+    let mut listed = side.list(root).await?.unwrap_or_default();
+    listed.retain(|dataset| dataset.fence.is_some() && dataset.mark.is_none());
+    Ok(listed)
+}
+
+/// Gives a dataset that is fenced a generation above that of the one in use, and takes the fence away.
+pub(super) async fn put_in_use_again(
+    side: &dyn Switchover,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    let Some(fence) = &dataset.fence else {
+        return Ok(());
+    };
+    let own = acts_as(dataset);
+    let identity = Identity {
+        generation: own.generation.max(fence.generation).saturating_add(1),
+        ..own
+    };
+    let (name, identity) = (&dataset.name, identity.to_string());
+    // Before the fence is gone: without it a dataset of a lower generation would be in use.
+    side.set(name, IDENTITY_PROPERTY, &identity).await?;
+    side.inherit(name, FENCED_PROPERTY, false).await
+}
+
+/// Reads a value of [`IDENTITY_PROPERTY`].
+pub(super) fn identity(value: &Value) -> Option<Identity> {
+    value.text()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_read_as_they_are_written() {
+        for text in ["77", "77:0", "77:2"] {
+            let read: Identity = text.parse().expect("an identity");
+            assert_eq!(read.to_string(), text);
+        }
+        for text in ["", "x", "77:", "77:x", "77:1:1", ":1"] {
+            assert!(text.parse::<Identity>().is_err(), "{text}");
+        }
+        let read: Fence = "3:vm".parse().expect("a fence");
+        assert_eq!((read.to_string().as_str(), read.generation), ("3:vm", 3));
+        for text in ["", "3", "x:vm", "3:", "3:a b"] {
+            assert!(text.parse::<Fence>().is_err(), "{text}");
+        }
+    }
+}
