@@ -11,6 +11,7 @@
 //! which [`KeyRotationPlan`] names: the copy has no history that an increment could count from there.
 //! It does not know how the copy is made.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -339,10 +340,12 @@ impl DslPool {
 
     async fn bookmarks_without_snapshot(self: &Rc<Self>, line: &Line) -> Result<Vec<String>> {
         let stored = self.stored_bookmarks(line.head.object).await?;
-        let is_lost = |bookmark: &BookmarkPhys| {
-            let mut guids = line.snapshots.iter().map(|state| state.phys().guid);
-            !guids.any(|guid| guid == bookmark.guid)
-        };
+        let guids: BTreeSet<u64> = line
+            .snapshots
+            .iter()
+            .map(|state| state.phys().guid)
+            .collect();
+        let is_lost = |bookmark: &BookmarkPhys| !guids.contains(&bookmark.guid);
         let lost = stored.into_iter().filter(|(_, b)| is_lost(b));
         Ok(lost.map(|(name, _)| name).collect())
     }

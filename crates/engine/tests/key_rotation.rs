@@ -2,6 +2,7 @@
 //! while it is written; what it holds is compared with what was written, its stored blocks with those before, and `zdb` judges the
 //! disk. Power is cut at many places, after which the rotation is gone on with, or given up.
 
+mod rotation_meanwhile;
 mod simulated_host;
 
 use std::collections::{BTreeMap, BTreeSet};

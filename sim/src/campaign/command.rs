@@ -23,7 +23,7 @@ struct Options {
     histories: bool,
     /// Plans in which snapshots are sent and received.
     replicas: bool,
-    /// The same, and datasets are encrypted; with both, streams are received correctively, too.
+    /// The same, datasets are encrypted, and streams received correctively.
     encryption: bool,
     /// Plans in which the pool's devices change.
     devices: bool,
@@ -251,7 +251,7 @@ fn work(options: &Options) {
         }
         match result {
             Ok(outcome) => println!(
-                "ok {seed} {} {} {} {} {} {} {} {} {} {}",
+                "ok {seed} {} {} {} {} {} {} {} {} {} {} {} {} {}",
                 outcome.operations,
                 outcome.cuts,
                 outcome.events,
@@ -261,7 +261,10 @@ fn work(options: &Options) {
                 outcome.removals.failed,
                 outcome.clones,
                 outcome.expansions.begun,
-                outcome.expansions.ended
+                outcome.expansions.ended,
+                outcome.counts.rotations,
+                outcome.counts.meanwhile,
+                outcome.counts.healed
             ),
             Err(failure) => {
                 let text = failure.to_string().replace('\n', "\\n");
@@ -348,8 +351,9 @@ fn campaign(options: &Options) -> ExitCode {
 struct Sum {
     seeds: u64,
     failed: u64,
-    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones; expansions begun, ended.
-    counts: [u64; 10],
+    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones; expansions begun, ended; rotations of
+    /// keys begun, things done meanwhile; blocks healed.
+    counts: [u64; 13],
 }
 
 fn report(sum: &Sum, start: Instant) {
@@ -366,6 +370,9 @@ fn report(sum: &Sum, start: Instant) {
         cloned,
         expanding,
         expanded,
+        rotations,
+        meanwhile,
+        healed,
     ] = sum.counts;
     let removals = match begun {
         0 => String::new(),
@@ -381,8 +388,14 @@ fn report(sum: &Sum, start: Instant) {
         0 => String::new(),
         _ => format!("{expanding} expansions ({expanded} seen to end), "),
     };
+    let keys = match rotations + healed {
+        0 => String::new(),
+        _ => format!(
+            "{rotations} rotations of keys ({meanwhile} changes meanwhile), {healed} blocks healed, "
+        ),
+    };
     println!(
-        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{expansions}{clones}{events} events in {seconds:.0} s: \
+        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{expansions}{clones}{keys}{events} events in {seconds:.0} s: \
          {rate:.1} seeds/s",
         sum.seeds, sum.failed
     );

@@ -48,6 +48,18 @@ pub type Names = BTreeMap<String, Thing>;
 pub struct DatasetHistory {
     acknowledged: Names,
     under_way: Option<Names>,
+    pub(super) counts: Counts,
+}
+
+/// What was done besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Rotations of keys that were begun.
+    pub rotations: u64,
+    /// What was done while one was under way.
+    pub meanwhile: u64,
+    /// Blocks that were damaged on all disks, and came back from a stream.
+    pub healed: u64,
 }
 
 impl Default for DatasetHistory {
@@ -62,7 +74,13 @@ impl DatasetHistory {
         Self {
             acknowledged: Names::from([(ROOT.to_owned(), Thing::default())]),
             under_way: None,
+            counts: Counts::default(),
         }
+    }
+
+    /// What was acknowledged.
+    pub(super) fn names(&self) -> &Names {
+        &self.acknowledged
     }
 
     pub(super) fn thing_mut(&mut self, name: &str) -> Option<&mut Thing> {
@@ -208,6 +226,8 @@ pub(super) struct DatasetAdmin {
     pub(super) history: Rc<RefCell<DatasetHistory>>,
     pub(super) rng: Rng,
     pub(super) habits: Habits,
+    /// The key of a dataset is rotated, or may be.
+    pub(super) rotating: bool,
 }
 
 /// What the administrator does besides.
@@ -241,6 +261,7 @@ pub async fn work(
         history,
         rng,
         habits,
+        rotating: false,
     };
     if habits.encryption {
         encryption::load_all(&admin.pool, &admin.names()).await?;
@@ -266,6 +287,15 @@ pub(super) fn text(error: EngineError) -> String {
 
 pub(super) fn is_full(error: &EngineError) -> bool {
     error.to_string().contains("space")
+}
+
+/// Whether something is refused because a snapshot is being copied, or the dataset has one that is short-lived.
+fn is_for_a_rotation(error: &EngineError) -> bool {
+    match error {
+        EngineError::Busy(_) | EngineError::NotNewest(_) => true,
+        EngineError::Dataset(why) => why == "filesystem has children",
+        _ => false,
+    }
 }
 
 /// The first refusal as an error.
@@ -338,6 +368,10 @@ impl DatasetAdmin {
                 Ok(true)
             }
             Err(error) if is_full(&error) => {
+                history.under_way = None;
+                Ok(false)
+            }
+            Err(error) if self.rotating && is_for_a_rotation(&error) => {
                 history.under_way = None;
                 Ok(false)
             }
@@ -427,7 +461,7 @@ impl DatasetAdmin {
     }
 
     /// Writes a file of a dataset, synchronously, and notes the contents as certain.
-    async fn fill(&mut self, name: &str) -> Result<(), String> {
+    pub(super) async fn fill(&mut self, name: &str) -> Result<(), String> {
         let note = |admin: &Self, print: Option<u64>| {
             let mut history = admin.history.borrow_mut();
             if let Some(thing) = history.acknowledged.get_mut(name) {
@@ -506,7 +540,7 @@ impl DatasetAdmin {
         }
     }
 
-    async fn snapshot(&mut self) -> Result<(), String> {
+    pub(super) async fn snapshot(&mut self) -> Result<(), String> {
         let names = self.names();
         let short = self.fresh("s");
         let mut heads: Vec<String> = names
@@ -557,7 +591,7 @@ impl DatasetAdmin {
         Ok(())
     }
 
-    async fn destroy_snapshots(&mut self) -> Result<(), String> {
+    pub(super) async fn destroy_snapshots(&mut self) -> Result<(), String> {
         let names = self.names();
         let Some(name) = self.pick(&names, is_snapshot) else {
             return Ok(());
@@ -635,7 +669,7 @@ impl DatasetAdmin {
         self.end(done).map(drop)
     }
 
-    async fn rollback(&mut self) -> Result<(), String> {
+    pub(super) async fn rollback(&mut self) -> Result<(), String> {
         let names = self.names();
         // Not where clients work.
         let Some(head) = self.pick(&names, |name| !is_snapshot(name) && name != ROOT) else {
@@ -652,7 +686,7 @@ impl DatasetAdmin {
         self.end(done).map(drop)
     }
 
-    async fn destroy(&mut self) -> Result<(), String> {
+    pub(super) async fn destroy(&mut self) -> Result<(), String> {
         let names = self.names();
         let leaf = |name: &str| {
             !is_snapshot(name)
@@ -674,7 +708,7 @@ impl DatasetAdmin {
         self.end(gone).map(drop)
     }
 
-    async fn rename(&mut self) -> Result<(), String> {
+    pub(super) async fn rename(&mut self) -> Result<(), String> {
         let names = self.names();
         let Some(from) = self.pick(&names, |name| !is_snapshot(name) && name != ROOT) else {
             return Ok(());
@@ -692,7 +726,7 @@ impl DatasetAdmin {
         self.end(done).map(drop)
     }
 
-    async fn rename_snapshot(&mut self) -> Result<(), String> {
+    pub(super) async fn rename_snapshot(&mut self) -> Result<(), String> {
         let names = self.names();
         let Some(from) = self.pick(&names, is_snapshot) else {
             return Ok(());

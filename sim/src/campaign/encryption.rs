@@ -15,6 +15,8 @@ use super::datasets::{DatasetAdmin, Names, ROOT, Thing, head_of, is_full, is_sna
 pub(super) const SHORT_LIVED: &str = "@sanbox-rotate-key-";
 /// How often the administrator looks at a rotation.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a rotation whose key was unloaded is gone on with.
+const RESUMED_MAX: u32 = 3;
 /// Keys that there are. Fewer roots than that are encrypted at one time.
 const SECRETS: u8 = 32;
 
@@ -139,7 +141,7 @@ impl DatasetAdmin {
         }
     }
 
-    /// Changes a key, has a root inherit that of its parent, or unloads one and loads it again.
+    /// Rotates a key, changes one, has a root inherit that of its parent, or unloads one and loads it again.
     pub(super) async fn use_keys(&mut self) -> Result<(), String> {
         let names = self.names();
         let encrypted = |name: &str| !is_snapshot(name) && names[name].key.is_some();
@@ -149,21 +151,26 @@ impl DatasetAdmin {
         if self.rng.below(3) == 0 {
             return self.rotate_key(&name, &names).await;
         }
-        if !self.is_root(&name).await? {
+        self.change_one(&name, &names).await
+    }
+
+    /// Changes the key of a root, has it inherit that of its parent, or unloads it and loads it again.
+    async fn change_one(&mut self, name: &str, names: &Names) -> Result<(), String> {
+        if !self.is_root(name).await? {
             return Ok(());
         }
-        let key = names[&name].key.expect("it is encrypted");
-        let is_clone = names[&name].origin.is_some();
+        let key = names[name].key.expect("it is encrypted");
+        let is_clone = names[name].origin.is_some();
         let parent = name.rsplit_once('/').map_or(ROOT, |(parent, _)| parent);
         match (self.rng.below(4), names[parent].key) {
-            (0, _) => self.reload(&name, key).await,
+            (0, _) => self.reload(name, key).await,
             _ if is_clone => Ok(()),
             (1, Some(above)) => {
-                self.change_key(&name, &names, key, above, KeyChange::Inherit)
+                self.change_key(name, names, key, above, KeyChange::Inherit)
                     .await
             }
             _ => {
-                let Some(secret) = self.fresh_secret(&names) else {
+                let Some(secret) = self.fresh_secret(names) else {
                     return Ok(());
                 };
                 let change = KeyChange::New {
@@ -171,12 +178,13 @@ impl DatasetAdmin {
                     location: None,
                 };
                 let next = Key { secret, ..key };
-                self.change_key(&name, &names, key, next, change).await
+                self.change_key(name, names, key, next, change).await
             }
         }
     }
 
-    /// Encrypts a dataset anew under another master key, or begins to. What it holds and what opens it stays.
+    /// Encrypts a dataset anew under another master key, or begins to, while other things are done with it and with others. What it holds
+    /// and what opens it stays.
     async fn rotate_key(&mut self, name: &str, names: &Names) -> Result<(), String> {
         let is_shared = |thing: &Thing| {
             let origin = thing.origin.as_deref();
@@ -192,6 +200,14 @@ impl DatasetAdmin {
             Err(error) if is_full(&error) || error.to_string().contains("needs") => return Ok(()),
             Err(error) => return Err(text(error)),
         }
+        self.history.borrow_mut().counts.rotations += 1;
+        self.rotating = true;
+        for _ in 0..self.rng.below(4) {
+            let pause = Duration::from_micros(self.rng.below(100_000));
+            self.handle.sleep(pause).await;
+            self.meanwhile(name).await?;
+        }
+        self.rotating = false;
         if self.rng.below(4) == 0 {
             let pause = Duration::from_micros(self.rng.below(300_000));
             self.handle.sleep(pause).await;
@@ -201,9 +217,40 @@ impl DatasetAdmin {
         self.end_rotations().await
     }
 
-    /// Goes on with rotations to their ends; those that find no room are given up.
+    /// One thing that is done while the key of a dataset is rotated, mostly with that dataset.
+    async fn meanwhile(&mut self, name: &str) -> Result<(), String> {
+        let names = self.names();
+        let under_way = self.pool.key_rotations().await.map_err(text)?;
+        if under_way.iter().any(|rotation| rotation.running) {
+            self.history.borrow_mut().counts.meanwhile += 1;
+        }
+        match self.rng.below(12) {
+            0..=4 => {
+                // What wraps its key is that of the root that it is below.
+                let is_there = names.get(name).is_some_and(|thing| thing.key.is_some());
+                let info = match is_there {
+                    true => self.pool.key_info(name).await.map_err(text)?,
+                    false => None,
+                };
+                match info.filter(|info| names.contains_key(&info.root)) {
+                    Some(info) => self.change_one(&info.root, &names).await,
+                    None => Ok(()),
+                }
+            }
+            5 if names.contains_key(name) => self.fill(name).await,
+            5 | 6 => self.snapshot().await,
+            7 => self.destroy_snapshots().await,
+            8 => self.rename().await,
+            9 => self.rename_snapshot().await,
+            10 => self.rollback().await,
+            _ => self.destroy().await,
+        }
+    }
+
+    /// Goes on with rotations to their ends; those that find no room, or datasets that may not be rotated any more, are given up.
     pub(super) async fn end_rotations(&mut self) -> Result<(), String> {
         self.pool.resume_key_rotations().await.map_err(text)?;
+        let mut resumed = 0;
         loop {
             let found = self.pool.key_rotations().await.map_err(text)?;
             let Some(rotation) = found.first() else {
@@ -214,7 +261,12 @@ impl DatasetAdmin {
                 continue;
             }
             match (&rotation.dataset, &rotation.failed) {
-                (Some(name), Some(why)) if why.contains("space") => {
+                // Its key was unloaded for a while.
+                (Some(_), Some(why)) if why.contains("not loaded") && resumed < RESUMED_MAX => {
+                    self.pool.resume_key_rotations().await.map_err(text)?;
+                    resumed += 1;
+                }
+                (Some(name), Some(why)) if why.contains("space") || why.contains("same key") => {
                     match self.pool.cancel_key_rotation(name).await {
                         Ok(()) => {}
                         Err(error) if error.to_string().contains("new key") => {}

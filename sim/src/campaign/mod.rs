@@ -11,6 +11,7 @@ pub mod devices;
 mod encryption;
 pub mod expansions;
 pub mod faults;
+mod healing;
 pub mod history;
 pub mod host;
 pub mod judge;

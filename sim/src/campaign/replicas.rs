@@ -12,7 +12,7 @@ use super::datasets::{
 };
 
 /// How names of redacted copies begin.
-const COPY: &str = "tank/fs/x";
+pub(super) const COPY: &str = "tank/fs/x";
 /// Bytes of a stream that are handed over at once.
 const CHUNK_BYTES: usize = 100_000;
 
@@ -276,7 +276,10 @@ async fn transfer(
     feed(pool, &bytes, into(target, request.from.is_some())).await
 }
 
-async fn bytes_of(pool: &PoolHandle, request: &SendRequest) -> Result<Vec<u8>, EngineError> {
+pub(super) async fn bytes_of(
+    pool: &PoolHandle,
+    request: &SendRequest,
+) -> Result<Vec<u8>, EngineError> {
     let mut stream = pool.send(request.clone()).await?;
     let mut bytes = Vec::new();
     while let Some(chunk) = stream.next().await? {

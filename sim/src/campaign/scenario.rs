@@ -13,9 +13,10 @@ use engine::{
 use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
 
-use super::datasets::{self, DatasetHistory, Habits};
+use super::datasets::{self, Counts, DatasetHistory, Habits};
 use super::devices::{self, Habit, Removals};
 use super::expansions::{self, Expansions};
+use super::healing;
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
 use super::model::{Style, Tree, Visible};
@@ -320,7 +321,7 @@ impl Plan {
         }
     }
 
-    /// As [`Plan::replicas`] without redaction, and datasets are encrypted.
+    /// As [`Plan::replicas`] without redaction; datasets are encrypted, and streams received correctively.
     #[must_use]
     pub fn encryption(seed: u64) -> Self {
         Self {
@@ -328,13 +329,13 @@ impl Plan {
                 replicas: true,
                 redaction: false,
                 encryption: true,
-                healing: false,
+                healing: true,
             },
             ..Self::history(seed)
         }
     }
 
-    /// As [`Plan::replicas`] and [`Plan::encryption`] together, and streams are received correctively.
+    /// As [`Plan::replicas`] and [`Plan::encryption`] together.
     #[must_use]
     pub fn encrypted_replicas(seed: u64) -> Self {
         Self {
@@ -628,6 +629,8 @@ pub struct Outcome {
     pub expansions: Expansions,
     /// Files that were cloned, or parts of them.
     pub clones: u64,
+    /// What was done with datasets.
+    pub counts: Counts,
 }
 
 /// What is wrong with a seed.
@@ -717,6 +720,20 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         judge_images(world, false).map_err(|text| fail(round, format!("after export: {text}")))?;
         trees = found;
     }
+    if plan.habits.healing {
+        // Drawn apart, so that all other choices of a seed stay what they were.
+        let mut rng = Rng::new(plan.seed ^ 0x4845_414c);
+        let failed = |text| fail(plan.rounds, format!("healing: {text}"));
+        let (healed, cuts) = healing::run(plan, world, &mut rng, &names).map_err(failed)?;
+        names.borrow_mut().counts.healed += healed;
+        outcome.cuts += cuts;
+        if healed > 0 {
+            let (_, datasets, _) = look(plan, world).map_err(failed)?;
+            names.borrow_mut().judge(datasets).map_err(failed)?;
+            judge_images(world, false).map_err(failed)?;
+        }
+    }
+    outcome.counts = names.borrow().counts;
     let hash = world.event_hash();
     outcome.events = hash.events();
     outcome.hash = hash.value();

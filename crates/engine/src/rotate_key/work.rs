@@ -1,6 +1,6 @@
 //! The steps of a rotation, each of which can be made again after an interruption.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use dsl::stream::{ReceiveTarget, SendResume, unpack_token};
@@ -39,8 +39,18 @@ const LEFT_BYTES: u64 = 16 << 20;
 const INCREMENTS_MAX: u32 = 24;
 /// Attempts of the exchange: snapshots that are taken or destroyed meanwhile prevent it.
 const EXCHANGES_MAX: u32 = 16;
+/// How often something may have another name than a moment before.
+const MISSED_MAX: u32 = 64;
 /// Room above what the dataset takes that the copy must find: metadata, and what is written meanwhile.
 const ROOM_BYTES: u64 = 8 << 20;
+
+/// What was tried in one run of a rotation.
+#[derive(Default)]
+struct Tried {
+    increments: u32,
+    exchanges: u32,
+    missed: u32,
+}
 
 /// A rotation as it is found in the pool.
 pub(super) struct Work {
@@ -218,41 +228,66 @@ impl Work {
                 return exchanged.map(|_| ());
             }
         }
-        Box::pin(self.clean()).await
+        let mut missed = 0;
+        loop {
+            match Box::pin(self.clean()).await {
+                // As in copying: what was just found has another name.
+                Err(EngineError::DatasetNotFound(_)) if missed < MISSED_MAX => missed += 1,
+                other => return other,
+            }
+        }
     }
 
     async fn copy_and_exchange(&self, progress: &Progress) -> Result<bool, EngineError> {
-        let mut exchanges = 0;
-        let mut increments = 0;
+        let mut tried = Tried::default();
         loop {
             let gone = || EngineError::DatasetNotFound(String::new());
             let name = self.dataset().await?.ok_or_else(gone)?;
-            let plan = self.hierarchy().plan_key_rotation(&name).await?;
-            progress.set_total(plan.used);
-            self.share_key(&name).await?;
-            if !Box::pin(self.catch_up(&name, &plan, progress)).await? {
-                return Ok(false);
+            match Box::pin(self.turn(&name, &mut tried, progress)).await {
+                Ok(None) => {}
+                Ok(Some(exchanged)) => return Ok(exchanged),
+                // It was renamed meanwhile, or one of its snapshots was.
+                Err(EngineError::DatasetNotFound(_)) if tried.missed < MISSED_MAX => {
+                    tried.missed += 1;
+                }
+                Err(error) => return Err(error),
             }
-            let newest = self.take_snapshot(&name).await?;
-            if !Box::pin(self.catch_up(&name, &plan, progress)).await? {
-                return Ok(false);
+        }
+    }
+
+    /// Copies what there is, and exchanges both if little is left: whether that was done, `Some(false)` when it was stopped. None where
+    /// another turn is needed.
+    async fn turn(
+        &self,
+        name: &str,
+        tried: &mut Tried,
+        progress: &Progress,
+    ) -> Result<Option<bool>, EngineError> {
+        let plan = self.hierarchy().plan_key_rotation(name).await?;
+        progress.set_total(plan.used);
+        self.share_key(name).await?;
+        if !Box::pin(self.catch_up(name, &plan, progress)).await? {
+            return Ok(Some(false));
+        }
+        let newest = self.take_snapshot(name).await?;
+        if !Box::pin(self.catch_up(name, &plan, progress)).await? {
+            return Ok(Some(false));
+        }
+        self.destroy_short_lived(name, Some(&newest)).await?;
+        tried.increments += 1;
+        let left = self.hierarchy().written_since(name, &newest).await?;
+        if left > LEFT_BYTES && tried.increments < INCREMENTS_MAX {
+            return Ok(None);
+        }
+        tried.exchanges += 1;
+        match Box::pin(self.exchange(name, &plan, progress)).await? {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if tried.exchanges >= EXCHANGES_MAX => Err(error.into()),
+            // A snapshot came or went, or what is open is just being closed.
+            Err(DslError::Modified { .. } | DslError::Busy { .. } | DslError::NotFound { .. }) => {
+                Ok(None)
             }
-            self.destroy_short_lived(&name, Some(&newest)).await?;
-            increments += 1;
-            let left = self.hierarchy().written_since(&name, &newest).await?;
-            if left > LEFT_BYTES && increments < INCREMENTS_MAX {
-                continue;
-            }
-            exchanges += 1;
-            match Box::pin(self.exchange(&name, &plan, progress)).await? {
-                Ok(done) => return Ok(done),
-                Err(error) if exchanges >= EXCHANGES_MAX => return Err(error.into()),
-                // A snapshot came or went, or what is open is just being closed.
-                Err(
-                    DslError::Modified { .. } | DslError::Busy { .. } | DslError::NotFound { .. },
-                ) => {}
-                Err(error) => return Err(error.into()),
-            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -290,18 +325,22 @@ impl Work {
         }
     }
 
-    /// The snapshots of a dataset, oldest first; none when it is not there.
+    /// The snapshots of the copy, oldest first; none when it is not there.
+    async fn copied_snapshots(&self) -> Result<Vec<DatasetInfo>, EngineError> {
+        match self.snapshots(&self.copy()).await {
+            Err(EngineError::DatasetNotFound(_)) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    /// The snapshots of a dataset, oldest first.
     async fn snapshots(&self, dataset: &str) -> Result<Vec<DatasetInfo>, EngineError> {
         let spec = ListSpec {
             depth: Some(1),
             kinds: Kinds::SNAPSHOT,
         };
         let own = format!("{dataset}@");
-        let mut found = match self.hierarchy().list(dataset, spec).await {
-            Ok(found) => found,
-            Err(error) if error.is_not_found() => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
+        let mut found = self.hierarchy().list(dataset, spec).await?;
         found.retain(|info| info.name.starts_with(&own));
         found.sort_by_key(|info| info.create_txg);
         Ok(found)
@@ -314,7 +353,6 @@ impl Work {
         plan: &KeyRotationPlan,
         progress: &Progress,
     ) -> Result<bool, EngineError> {
-        let copy = self.copy();
         loop {
             if !progress.goes_on(0) {
                 return Ok(false);
@@ -336,7 +374,7 @@ impl Work {
                 }
                 continue;
             }
-            let theirs = self.snapshots(&copy).await?;
+            let theirs = self.copied_snapshots().await?;
             if !self.follow(&ours, &theirs).await? {
                 self.destroy_copy().await?;
                 continue;
@@ -355,27 +393,33 @@ impl Work {
         }
     }
 
-    /// Has the copy follow snapshots that were destroyed and renamed; false when it lacks one that it should have: it is of no use then.
+    /// Has the copy follow snapshots that were destroyed and renamed; false when it lacks one that it should have, or has none of them: it
+    /// is of no use then.
     async fn follow(
         &self,
         ours: &[DatasetInfo],
         theirs: &[DatasetInfo],
     ) -> Result<bool, EngineError> {
-        let guids: Vec<u64> = theirs.iter().map(|info| info.guid.0).collect();
+        let guids: BTreeSet<u64> = theirs.iter().map(|info| info.guid.0).collect();
         let newest = ours.iter().rposition(|info| guids.contains(&info.guid.0));
-        let upto = newest.map_or(0, |newest| newest + 1);
+        let Some(newest) = newest else {
+            // A whole stream takes the place of no encrypted dataset.
+            return Ok(self.hierarchy().info(&self.copy()).await.is_err());
+        };
         if ours
             .iter()
-            .take(upto)
+            .take(newest)
             .any(|info| !guids.contains(&info.guid.0))
         {
             return Ok(false);
         }
         let copy = self.copy();
+        let own: BTreeMap<u64, &DatasetInfo> =
+            ours.iter().map(|info| (info.guid.0, info)).collect();
         let mut gone = Vec::new();
         let mut renamed = Vec::new();
         for info in theirs {
-            match ours.iter().find(|own| own.guid == info.guid) {
+            match own.get(&info.guid.0) {
                 None => gone.push(info.name.clone()),
                 Some(own) if short(&own.name) != short(&info.name) => {
                     renamed.push((info, format!("{copy}@{}", short(&own.name))));
@@ -464,7 +508,7 @@ impl Work {
         let old: Vec<&DatasetInfo> = old.filter(|info| Some(info.name.as_str()) != but).collect();
         let names: Vec<String> = old.iter().map(|info| info.name.clone()).collect();
         self.destroy_snapshots(&names).await?;
-        let mut theirs = self.snapshots(&self.copy()).await?;
+        let mut theirs = self.copied_snapshots().await?;
         theirs.retain(|info| old.iter().any(|own| own.guid == info.guid));
         let names: Vec<String> = theirs.into_iter().map(|info| info.name).collect();
         self.destroy_snapshots(&names).await
@@ -495,7 +539,7 @@ impl Work {
     async fn destroy_copy(&self) -> Result<(), EngineError> {
         self.destroy_interrupted().await?;
         let copy = self.copy();
-        let names = self.snapshots(&copy).await?;
+        let names = self.copied_snapshots().await?;
         let names: Vec<String> = names.into_iter().map(|info| info.name).collect();
         self.destroy_snapshots(&names).await?;
         match self.hierarchy().info(&copy).await {
