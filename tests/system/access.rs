@@ -145,3 +145,102 @@ fn the_answer_says_what_decides() {
     assert!(told("3001", "tank:/nothing").contains("no such file"));
     place.stop();
 }
+
+/// What `sanbox acl` sets is what Linux's own tools read through the mount, and what these set is what it shows.
+#[test]
+fn posix_lists_that_are_typed_are_what_getfacl_reads() {
+    let Some(mut place) = place("posix") else {
+        return;
+    };
+    let check = |command: &str, wanted: &str| assert_eq!(place.run(command), wanted, "{command}");
+    check(
+        "umask 022; mkdir m/d; echo x > m/d/f; chown 3001:3002 m/d/f",
+        "",
+    );
+    check(
+        "sanbox acl set tank:/d/f u::rwx,u:3002:r-x,g::r--,g:3001:rw-,o::---; getfacl -nc m/d/f | xargs",
+        "user::rwx user:3002:r-x group::r-- group:3001:rw- mask::rwx other::---\n",
+    );
+    check(
+        "sanbox acl set tank:/d u::rwx,g::rx,o::rx,d:u::rwx,d:u:3001:rx,d:g::rx,d:o::-; getfacl -nc m/d | xargs",
+        "user::rwx group::r-x other::r-x default:user::rwx default:user:3001:r-x default:group::r-x default:mask::r-x default:other::---\n",
+    );
+    check(
+        "setfacl -m u:7:rw,m::r m/d/f; sanbox acl show tank:/d/f",
+        "mode\t0740\nowner\t3001:3002\nu::rwx\nu:7:rw-\nu:3002:r-x\ng::r--\ng:3001:rw-\nm::r--\no::---\n",
+    );
+    check(
+        "sanbox acl clear tank:/d/f; sanbox acl mode tank:/d/f 640; sanbox acl owner tank:/d/f :5; getfacl -nc m/d/f | xargs; stat -c '%a %u:%g' m/d/f",
+        "user::rw- group::r-- other::---\n640 3001:5\n",
+    );
+    check(
+        "sanbox acl -n mode tank:/d/f 777; stat -c %a m/d/f",
+        "now:\nmode\t0640\nowner\t3001:5\nnothing was changed\n640\n",
+    );
+    check(
+        "sanbox acl set tank:/d u::rwx,g::rx,o::rx; getfacl -nc m/d | xargs",
+        "user::rwx group::r-x other::r-x\n",
+    );
+    for (words, why) in [
+        ("set tank:/d/f u::rw,u:1:r", "breaks a rule of its kind"),
+        ("set tank:/d/f A::OWNER@:r", "takes no NFSv4 lists"),
+        ("set tank:/d/f nonsense", "'nonsense' is no entry"),
+        ("mode tank:/d/f 999", "'999' is no mode"),
+        ("owner tank:/d/f ann", "in numbers"),
+        ("show tank:/nothing", "no such file"),
+        (
+            "set tank:/d/f u::r,g::r,o::r,d:u::r,d:g::r,d:o::r",
+            "of directories",
+        ),
+    ] {
+        let said = place.run(&format!("sanbox acl {words}"));
+        assert!(
+            said.contains(why) && said.ends_with("]\n"),
+            "{words}: {said}"
+        );
+    }
+    place.run("zfs snapshot tank@s");
+    check(
+        "sanbox acl mode tank@s:/d/f 777 2>/dev/null; echo $?; sanbox acl show tank@s:/d/f | head -n 1",
+        "1\nmode\t0640\n",
+    );
+    place.stop();
+}
+
+/// NFSv4 lists: what is set is read by the tool of the tests from the attribute, and decides as the kernel and `sanbox access` say.
+#[test]
+fn nfsv4_lists_that_are_typed_are_stored_and_decide() {
+    let Some(mut place) = place("nfsv4") else {
+        return;
+    };
+    let check = |command: &str, wanted: &str| assert_eq!(place.run(command), wanted, "{command}");
+    check(
+        "umask 022; mkdir m/d; echo x > m/d/f; chown 3001:3001 m/d/f",
+        "",
+    );
+    let list = "A::OWNER@:rwaDdxtTnNcCoy,D::3002:w,A:g:3001:rtncy,A::EVERYONE@:tcy";
+    check(
+        &format!("sanbox acl set tank:/d/f {list}; python3 lists.py show m/d/f"),
+        "A owner@::0:1f01ff\nD 3002::0:2\nA 3001::40:120089\nA everyone@::0:120080\n",
+    );
+    check(
+        "sanbox acl show tank:/d/f | tail -n +3 | xargs | tr ' ' ,",
+        &format!("{list}\n"),
+    );
+    check(
+        "sanbox acl set tank:/d A:fd:OWNER@:rwaDdxtTnNcCoy,A:fdg:3001:rxtncy,A:fdn:EVERYONE@:x; python3 lists.py show m/d; echo y > m/d/new; \
+         python3 lists.py show m/d/new | head -n 3 | cut -d: -f1 | xargs",
+        "A owner@::3:1f01ff\nA 3001::43:1200a9\nA everyone@::7:20\nA owner@ A 3001 A everyone@\n",
+    );
+    check(
+        "sanbox acl clear tank:/d/f; python3 lists.py show m/d/f | cut -c 1-10 | xargs",
+        "A owner@:: A group@:: A everyone\n",
+    );
+    let said = place
+        .run("sanbox acl set tank:/d/f u::rwx,g::r,o::r; sanbox acl set tank:/d/f A:fd:OWNER@:r");
+    assert!(
+        said.contains("takes no POSIX lists") && said.contains("breaks a rule"),
+        "{said}"
+    );
+    place.stop();
+}

@@ -273,6 +273,28 @@ async function settings() {
   await page.getByText('info,nfs=debug', { exact: true }).waitFor();
   await page.getByText(/^([0-9A-F]{2}:){31}[0-9A-F]{2}$/).waitFor();
   await look('settings');
+  await page.getByRole('button', { name: 'Make a support bundle' }).click();
+  await page.getByText('sanbox support', { exact: true }).waitFor();
+  await run();
+  await page.getByText(/support\.tar/).waitFor({ timeout: 60_000 });
+  await page.getByRole('button', { name: 'Close' }).click();
+  const [bundle] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Download' }).click()]);
+  if (!execFileSync('tar', ['tf', await bundle.path()], { encoding: 'utf8' }).includes('sanbox-support/doctor.txt')) failures.push('support: no bundle');
+}
+
+/** What was set is taken back from the log, and the page says so. */
+async function undo() {
+  zfs('set', 'compression=gzip', 'tank/fs');
+  await link1('Jobs').click();
+  await page.getByRole('link', { name: 'zfs set compression=gzip tank/fs' }).first().click();
+  await page.getByRole('button', { name: 'Undo' }).click();
+  await page.getByText('zfs inherit compression tank/fs', { exact: true }).waitFor();
+  await page.getByText(/^sanbox undo \d+$/).waitFor();
+  await look('undo');
+  await run();
+  await page.getByRole('definition').filter({ hasText: 'undone' }).waitFor();
+  await page.getByRole('dialog').getByRole('button', { name: 'Close' }).click();
+  if (!execFileSync('zfs', ['get', '-H', '-o', 'source', 'compression', 'tank/fs'], { encoding: 'utf8' }).includes('default')) failures.push('undo: nothing was undone');
 }
 
 /** A device taken away is an alert; whoever sees to it says so, and it is over when the device is back. */
@@ -287,6 +309,7 @@ async function alerts() {
   await look('alerts');
   await alert.first().getByRole('button', { name: /^Acknowledge: / }).click();
   await alert.getByText('Acknowledged by').waitFor();
+  await page.getByText(/sanbox alert acknowledge \d+/).waitFor();
   await alert.first().getByRole('button', { name: /^Open again: / }).click();
   await alert.first().getByRole('button', { name: /^Mute 8 h: / }).click();
   await alert.getByText('Muted by').waitFor();
@@ -360,9 +383,11 @@ async function users() {
   await made.getByLabel('Password', { exact: true }).fill('another good password');
   await made.getByRole('button', { name: 'New user' }).click();
   await page.getByRole('rowheader', { name: 'bob' }).waitFor();
+  await page.getByText('sanbox user add bob --role operator').waitFor();
   await page.getByLabel('What it is for').fill('backup job');
   await page.getByRole('button', { name: 'New key' }).click();
   await page.getByText('Copy the key now').waitFor();
+  await page.getByText("sanbox user key create ann --role owner --name 'backup job' --expires 90d").waitFor();
   await page.getByRole('rowheader', { name: 'backup job' }).waitFor();
   await page.getByRole('button', { name: 'Turn on' }).click();
   const factor = page.getByRole('region', { name: 'Second factor' });
@@ -376,22 +401,22 @@ async function users() {
   await groups.getByLabel('Name', { exact: true }).fill('storage');
   await groups.getByRole('combobox', { name: /^Role(?!:)/ }).selectOption({ label: 'Viewer: may look' });
   await groups.getByRole('button', { name: 'New group' }).click();
-  await groups.getByText('sanbox group add storage --role viewer').waitFor();
+  await page.getByText('sanbox group add storage --role viewer').waitFor();
   await groups.getByLabel('Add: storage').fill('bob');
   await groups.getByRole('button', { name: 'Add', exact: true }).click();
-  await groups.getByText('sanbox group join storage bob').waitFor();
+  await page.getByText('sanbox group join storage bob').waitFor();
   await groups.getByLabel('Role: storage').selectOption({ label: 'Operator: datasets, snapshots, shares' });
-  await groups.getByText('sanbox group role storage operator').waitFor();
+  await page.getByText('sanbox group role storage operator').waitFor();
   await groups.getByLabel('Add: storage').fill('bad name');
   await groups.getByRole('button', { name: 'Add', exact: true }).click();
   await groups.getByRole('alert').filter({ hasText: /./ }).waitFor();
   await groups.getByLabel('Add: storage').fill('');
   await look('users');
   await groups.getByRole('button', { name: 'Take out of the group: bob, storage' }).click();
-  await groups.getByText('sanbox group leave storage bob').waitFor();
+  await page.getByText('sanbox group leave storage bob').waitFor();
   await groups.getByRole('button', { name: 'Remove: storage' }).click();
   await groups.getByRole('button', { name: 'Remove', exact: true }).click();
-  await groups.getByText('sanbox group delete storage').waitFor();
+  await page.getByText('sanbox group delete storage').waitFor();
   await page.getByRole('button', { name: 'Revoke: backup job' }).click();
   await page.getByRole('rowheader', { name: 'backup job' }).waitFor({ state: 'detached' });
   await page.getByRole('button', { name: 'Remove user: bob' }).click();
@@ -401,6 +426,33 @@ async function users() {
 
 const evil = '<img src=x onerror=alert(1)>';
 const zfs = (...words) => execFileSync('zfs', words);
+
+/** Who may do what with a file, in plain words: the mode, a list with one user more, and what that user may do then. */
+async function permissions() {
+  await page.getByRole('button', { name: 'Permissions: note.txt' }).click();
+  await page.getByText('The owner: Read, Change; The owning group: Read; All others: Read.').waitFor();
+  await page.getByText('Files of this dataset have no lists').waitFor();
+  zfs('set', 'acltype=posix', 'tank/fs');
+  await page.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('button', { name: 'Permissions: note.txt' }).click();
+  await page.getByText('There is no list: the mode says all.').waitFor();
+  await page.getByRole('button', { name: 'Add an entry' }).click();
+  if (await page.getByRole('button', { name: 'Save' }).isEnabled()) failures.push('permissions: an entry without a number can be saved');
+  await page.getByLabel('Number').fill('1234');
+  await page.getByRole('checkbox', { name: 'User 1234: Change' }).check();
+  await look('permissions');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('sanbox acl set tank/fs:/note.txt u::rw-,g::r--,o::r--,u:1234:rw-').waitFor();
+  await run();
+  await page.getByRole('checkbox', { name: 'At most (mask) : Change' }).waitFor();
+  await page.getByLabel('User (name or number)').fill('1234');
+  await page.getByRole('button', { name: 'Tell me why' }).click();
+  await page.getByText('the POSIX list gives user 1234 rw-').first().waitFor();
+  await page.getByRole('button', { name: 'No list' }).click();
+  await run();
+  await page.getByText('There is no list: the mode says all.').waitFor();
+  await page.getByRole('region', { name: /^Permissions/ }).getByRole('button', { name: 'Close' }).click();
+}
 
 /** Files go in and come out, and come back out of a snapshot; their names are text whatever they are. */
 async function files() {
@@ -423,6 +475,7 @@ async function files() {
   await run();
   await page.getByRole('link', { name: 'letters/' }).waitFor();
   await look('files');
+  await permissions();
   zfs('snapshot', 'tank/fs@then');
   await page.getByRole('button', { name: 'Remove: note.txt' }).click();
   await page.getByLabel('To confirm, type').fill('note.txt');
@@ -547,6 +600,7 @@ try {
   await page.getByRole('link', { name: 'zfs destroy tank/fs@monday' }).click();
   await page.getByText('No output.').waitFor();
   await look('job');
+  await undo();
   // A page can be reloaded, and opened from a link.
   await page.goto(`${origin}/datasets/tank%2Ffs`);
   await page.getByText('recordsize').waitFor();

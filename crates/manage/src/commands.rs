@@ -193,6 +193,7 @@ pub const RULES: &[Rule] = {
                 "restore",
                 "target",
                 "trash",
+                "undo",
             ],
         ),
         rule("sanbox", OWNER, Shows, Refused, &["access"]),
@@ -202,8 +203,8 @@ pub const RULES: &[Rule] = {
             Changes,
             Refused,
             &[
-                "alert", "checks", "itadm", "log", "ls", "mkdir", "peer", "report", "rm", "sbdadm",
-                "stmfadm", "tune", "zinject",
+                "acl", "alert", "checks", "itadm", "log", "ls", "mkdir", "peer", "report", "rm",
+                "sbdadm", "support", "stmfadm", "tune", "zinject",
             ],
         ),
         rule(
@@ -398,7 +399,23 @@ fn is_look(arguments: &[String]) -> bool {
     matches!(
         words[..],
         ["user", "key", "list"] | ["zinject" | "checks" | "trash" | "report"]
-    )
+    ) || words.first() == Some(&"undo") && has_letter(&arguments[1..], 'n')
+}
+
+/// Whether one of the words is a group of short options with this letter.
+fn has_letter(words: &[String], letter: char) -> bool {
+    let mut groups = words.iter().filter_map(|word| word.strip_prefix('-'));
+    groups.any(|letters| !letters.starts_with('-') && letters.contains(letter))
+}
+
+/// Returns the number of the job that a command undoes, if it is one that undoes.
+#[must_use]
+pub fn undoes(tool: &str, arguments: &[String]) -> Option<u64> {
+    let (command, rest) = arguments.split_first()?;
+    let mut numbers = rest.iter().filter_map(|word| word.parse().ok());
+    numbers
+        .next()
+        .filter(|_| tool == "sanbox" && command == "undo")
 }
 
 /// Whether a `zfs destroy` only says what it would do.
@@ -549,6 +566,8 @@ mod tests {
             ("sanbox", "checks off clock", Some(Role::Owner), true),
             ("sanbox", "trash", Some(Role::Operator), false),
             ("sanbox", "trash empty -a", Some(Role::Operator), true),
+            ("sanbox", "undo 17", Some(Role::Operator), true),
+            ("sanbox", "undo -n 17", Some(Role::Operator), false),
             ("sanbox", "tune", Some(Role::Owner), true),
             ("sanbox", "log nfs=debug", Some(Role::Owner), true),
             ("sanbox", "config export", None, true),

@@ -14,7 +14,10 @@ use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
+use crate::accounts::Role;
+use crate::commands;
 use crate::database::{self, Database, DatabaseError, seconds_since_epoch};
+use crate::undo::{PLAN_BYTES_MAX, Plan};
 
 /// Jobs in memory, finished ones included.
 const JOBS_MAX: usize = 1000;
@@ -92,6 +95,10 @@ pub struct JobView {
     pub ended: Option<u64>,
     /// Bytes of output so far.
     pub output_bytes: u64,
+    /// What it changed is known, so that `sanbox undo` can take it back.
+    pub undoable: bool,
+    /// It was taken back.
+    pub undone: bool,
 }
 
 /// A part of a job's output: standard output and standard error, in their order.
@@ -122,6 +129,8 @@ pub struct StartedCommand {
     pub output: BoxStream<'static, Vec<u8>>,
     /// Its exit code; none when it was cancelled.
     pub exit: BoxFuture<'static, Option<u8>>,
+    /// What it changed that can be undone; it is known with the exit code.
+    pub undo: BoxFuture<'static, Option<Plan>>,
     /// Ends it.
     pub cancel: Box<dyn FnOnce() + Send>,
 }
@@ -146,6 +155,8 @@ struct Job {
     view: JobView,
     /// The words of a command that was given over the API, to be given again; those with secrets are not kept.
     words: Option<GivenWords>,
+    /// What undoes it.
+    undo: Option<Arc<Plan>>,
     /// The end of the output.
     kept: Vec<u8>,
     cancel: Option<Box<dyn FnOnce() + Send>>,
@@ -182,9 +193,10 @@ impl Jobs {
         });
         let stored = database.call(load).await?;
         let mut table = JobTable::default();
-        for (view, kept) in stored {
+        for StoredJob { view, kept, undo } in stored {
             table.last = table.last.max(view.id);
-            let job = Job::of(view, kept);
+            let mut job = Job::of(view, kept);
+            job.undo = undo.map(Arc::new);
             table.jobs.insert(job.view.id, job);
         }
         Ok(Arc::new(Self {
@@ -219,6 +231,7 @@ impl Jobs {
         let StartedCommand {
             mut output,
             exit,
+            undo,
             cancel,
         } = started;
         let view = self.insert(given, Some(cancel));
@@ -227,7 +240,11 @@ impl Jobs {
             while let Some(bytes) = output.next().await {
                 jobs.append(id, &bytes);
             }
-            jobs.finish(id, exit.await);
+            let exit = exit.await;
+            if let Some(plan) = undo.await {
+                jobs.keep_undo(id, plan);
+            }
+            jobs.finish(id, exit);
         });
         view
     }
@@ -320,6 +337,63 @@ impl Jobs {
         self.table().jobs.get(&id)?.words.clone()
     }
 
+    /// Keeps what undoes a job that changed something. A plan that is empty or longer than [`PLAN_BYTES_MAX`] is not kept.
+    pub fn keep_undo(&self, id: u64, plan: Plan) {
+        let text = serde_json::to_string(&plan).unwrap_or_default();
+        if plan.0.is_empty() || text.is_empty() || text.len() > PLAN_BYTES_MAX {
+            return;
+        }
+        {
+            let mut table = self.table();
+            let job = table.jobs.get_mut(&id).filter(|job| job.view.change);
+            let Some(job) = job else { return };
+            job.undo = Some(Arc::new(plan));
+            job.view.undoable = true;
+        }
+        self.database.record(move |sql| {
+            sql.execute(
+                "INSERT OR REPLACE INTO job_undo VALUES (?1, ?2, 0)",
+                params![id, text],
+            )
+            .map(|_| ())
+        });
+    }
+
+    /// Returns what undoes a job, if that is known.
+    #[must_use]
+    pub fn undo(&self, id: u64) -> Option<Arc<Plan>> {
+        self.table().jobs.get(&id)?.undo.clone()
+    }
+
+    /// Records that a job was undone.
+    pub fn note_undone(&self, id: u64) {
+        let view = {
+            let mut table = self.table();
+            let Some(job) = table.jobs.get_mut(&id) else {
+                return;
+            };
+            job.view.undone = true;
+            job.view.clone()
+        };
+        self.notify(&view);
+        self.database.record(move |sql| {
+            sql.execute("UPDATE job_undo SET undone = 1 WHERE job = ?1", [id])
+                .map(|_| ())
+        });
+    }
+
+    /// Returns the role that a command needs, as [`commands::role_needed`] does; of `sanbox undo` that of what it does.
+    #[must_use]
+    pub fn role_needed(&self, tool: &str, arguments: &[String]) -> Option<Role> {
+        let role = commands::role_needed(tool, arguments)?;
+        let Some(id) = commands::undoes(tool, arguments) else {
+            return Some(role);
+        };
+        // A job that is not there is told of by the command.
+        self.undo(id)
+            .map_or(Some(role), |plan| Some(plan.role_needed()?.max(role)))
+    }
+
     /// Returns the output of a job from `offset` on, as far as it is kept.
     #[must_use]
     pub fn output(&self, id: u64, offset: u64) -> Option<JobOutput> {
@@ -358,6 +432,8 @@ impl Jobs {
             started: seconds_since_epoch(),
             ended: None,
             output_bytes: 0,
+            undoable: false,
+            undone: false,
         };
         let mut job = Job::of(view.clone(), Vec::new());
         job.cancel = cancel;
@@ -389,6 +465,7 @@ impl Jobs {
                 ],
             )?;
             let oldest = view.id.saturating_sub(STORED_MAX);
+            sql.execute("DELETE FROM job_undo WHERE job <= ?1", [oldest])?;
             sql.execute("DELETE FROM job WHERE id <= ?1", [oldest])
                 .map(|_| ())
         });
@@ -425,6 +502,7 @@ impl Job {
         Self {
             view,
             words: None,
+            undo: None,
             kept,
             cancel: None,
             progress: watch::channel(0).0,
@@ -446,21 +524,38 @@ impl JobTable {
     }
 }
 
-fn load(sql: &mut rusqlite::Connection) -> rusqlite::Result<Vec<(JobView, Vec<u8>)>> {
+/// A job as the database has it.
+struct StoredJob {
+    view: JobView,
+    /// The end of its output.
+    kept: Vec<u8>,
+    undo: Option<Plan>,
+}
+
+fn load(sql: &mut rusqlite::Connection) -> rusqlite::Result<Vec<StoredJob>> {
     // A database that cannot be written may be one that an older program made.
     if !database::has_table(sql, "job")? {
         return Ok(Vec::new());
     }
-    let mut rows = sql.prepare(
-        "SELECT id, user, origin, command, state, exit, started, ended, output FROM job
-         ORDER BY id DESC LIMIT ?1",
-    )?;
+    let mut rows = sql.prepare(match database::has_table(sql, "job_undo")? {
+        true => {
+            "SELECT id, user, origin, command, state, exit, started, ended, output, plan, undone FROM job
+             LEFT JOIN job_undo ON job_undo.job = job.id ORDER BY id DESC LIMIT ?1"
+        }
+        false => {
+            "SELECT id, user, origin, command, state, exit, started, ended, output, NULL, NULL FROM job
+             ORDER BY id DESC LIMIT ?1"
+        }
+    })?;
     let read = |row: &rusqlite::Row<'_>| {
         let state: String = row.get(4)?;
         let known = JobState::ALL
             .into_iter()
             .find(|known| known.as_str() == state);
         let output: String = row.get(8)?;
+        // A plan of a later program may hold what this one does not know.
+        let plan: Option<String> = row.get(9)?;
+        let undo: Option<Plan> = plan.and_then(|text| serde_json::from_str(&text).ok());
         let view = JobView {
             id: row.get(0)?,
             user: row.get(1)?,
@@ -474,8 +569,14 @@ fn load(sql: &mut rusqlite::Connection) -> rusqlite::Result<Vec<(JobView, Vec<u8
             started: row.get(6)?,
             ended: row.get(7)?,
             output_bytes: output.len() as u64,
+            undoable: undo.is_some(),
+            undone: row.get::<_, Option<bool>>(10)?.unwrap_or(false),
         };
-        Ok((view, output.into_bytes()))
+        Ok(StoredJob {
+            view,
+            kept: output.into_bytes(),
+            undo,
+        })
     };
     let found = rows.query_map([JOBS_MAX as u64], read)?;
     found.collect()
@@ -487,6 +588,7 @@ mod tests {
     use tokio::sync::{mpsc, oneshot};
 
     use super::*;
+    use crate::undo::UndoableChange;
 
     fn given(line: &str, change: bool) -> JobOrigin {
         JobOrigin {
@@ -512,6 +614,7 @@ mod tests {
             })
             .boxed(),
             exit: async { ended.await.ok() }.boxed(),
+            undo: async { None }.boxed(),
             cancel: Box::new(|| {}),
         };
         (Ends { output, exit }, started)
@@ -561,6 +664,40 @@ mod tests {
         );
         assert_eq!(jobs.output(first, 0).expect("kept").text, "made\n");
         assert_eq!(jobs.begin(given("zfs list", false)), shell + 1);
+    }
+
+    #[tokio::test]
+    async fn what_undoes_a_job_is_kept_with_it_and_needs_the_role_of_its_commands() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (jobs, database) = opened(&directory).await;
+        let plan = Plan(vec![UndoableChange::Tunable {
+            name: "zfs_arc_max".to_owned(),
+            before: 1,
+            after: 2,
+        }]);
+        let (ends, mut command) = started();
+        let known = plan.clone();
+        command.undo = async move { Some(known) }.boxed();
+        let id = jobs.start(given("sanbox tune zfs_arc_max=2", true), command);
+        drop(ends.output);
+        ends.exit.send(0).expect("taken");
+        assert!(ended(&jobs, id.id).await.undoable);
+        let looked = jobs.begin(given("zfs list", false));
+        jobs.keep_undo(looked, plan.clone());
+        let long = Plan(vec![plan.0[0].clone(); PLAN_BYTES_MAX / 32]);
+        let shell = jobs.begin(given("sanbox tune a=2 b=3", true));
+        jobs.keep_undo(shell, long);
+        assert_eq!((jobs.undo(looked), jobs.undo(shell)), (None, None));
+        let undo = |id: u64| ["undo".to_owned(), id.to_string()];
+        assert_eq!(jobs.role_needed("sanbox", &undo(id.id)), Some(Role::Owner));
+        assert_eq!(jobs.role_needed("sanbox", &undo(99)), Some(Role::Operator));
+        jobs.note_undone(id.id);
+        database.call(|_| Ok(())).await.expect("stored");
+        drop((jobs, database));
+        let (jobs, _) = opened(&directory).await;
+        let view = jobs.job(id.id).expect("kept");
+        assert!(view.undoable && view.undone);
+        assert_eq!(jobs.undo(id.id).as_deref(), Some(&plan));
     }
 
     #[tokio::test]

@@ -33,6 +33,8 @@ pub enum StateError {
     },
 }
 
+/// Name of the archive that `sanbox support` makes.
+pub const SUPPORT_BUNDLE: &str = "support.tar";
 /// File of the clients of NFSv4 that may reclaim after a restart.
 const NFS_CLIENTS: &str = "nfs-clients";
 /// The longest such file: 8192 clients with names of 1 KiB, in hexadecimal digits, take 17 MB.
@@ -341,6 +343,14 @@ impl StateDirectory {
             source,
         })?;
         self.replace("pools.json", format!("{text}\n").as_bytes())
+    }
+
+    /// Keeps the archive of `sanbox support`, in place of an earlier one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_support(&self, archive: &[u8]) -> Result<(), StateError> {
+        self.replace(SUPPORT_BUNDLE, archive)
     }
 
     /// Keeps a secret in a file that its owner alone can read, and returns where. After a power cut it is the old or the new one.

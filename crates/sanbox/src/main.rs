@@ -20,6 +20,7 @@ mod replication;
 mod serve;
 mod terminal;
 mod tuning;
+mod undo;
 mod web_client;
 
 use std::os::unix::process::CommandExt as _;

@@ -1,5 +1,8 @@
 // The REST API (/api/v1/openapi.json describes it): types of what is used here, and one function that asks.
 
+import { lineOf, uploadLine } from './lines';
+import { live } from './live.svelte';
+
 export type Role = 'viewer' | 'operator' | 'owner';
 export type Session = { name: string; role: Role; csrf: string; idle_seconds: number };
 export type Io = { read_ops: number; write_ops: number; read_bytes: number; write_bytes: number };
@@ -174,6 +177,15 @@ export type File = {
   gid: number;
   target: string | null;
 };
+export type FileAccess = { is_directory: boolean; mode: number; uid: number; gid: number; acltype: 'nfsv4' | 'posix' | 'off'; entries: string[] };
+export type AccessReport = {
+  user: string;
+  uid: number;
+  gids: number[];
+  path: string;
+  answers: { right: 'read' | 'write' | 'execute' | 'delete'; allowed: boolean; in_mount: boolean; because: string }[];
+  shares: string[];
+};
 export type FileList = { files: File[]; next: number | null };
 export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean; directory: string | null };
 export type Group = { name: string; number: number; role: Role | null; members: string[]; created: number };
@@ -278,6 +290,7 @@ export type Settings = {
   log_modules: string[];
   certificate: { fingerprint: string; ends: number | null } | null;
   channels: { name: string; kind: string; to: string; severity: string }[];
+  support_made: number | null;
   state_directory: string;
 };
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
@@ -292,7 +305,10 @@ export type Job = {
   started: number;
   ended: number | null;
   output_bytes: number;
+  undoable: boolean;
+  undone: boolean;
 };
+export type JobUndo = { commands: string[]; role: Role | null };
 export type JobList = { jobs: Job[]; next: number | null };
 export type JobOutput = { text: string; offset: number; next: number; job: Job };
 
@@ -309,10 +325,12 @@ export class ApiError extends Error {
 }
 
 let csrf = '';
+let user = '';
 
 /** Keeps the value that changes need; an empty one after the end of the session. */
 export function useSession(session: Session | null): void {
   csrf = session?.csrf ?? '';
+  user = session?.name ?? '';
 }
 
 /** Asks the API. Throws ApiError; status 0 when the appliance does not answer. */
@@ -341,6 +359,8 @@ export async function ask<T>(method: string, path: string, body?: unknown, more:
     const problem = value as { detail?: string; reason?: string } | null;
     throw new ApiError(response.status, problem?.detail ?? `HTTP ${response.status}`, problem?.reason);
   }
+  const line = method === 'GET' ? null : lineOf(method, path, body, user);
+  if (line) live.line = line;
   // What a resource is at the moment, for a change of it: `If-Match`.
   const etag = response.headers.get('ETag');
   return (etag && value && typeof value === 'object' ? Object.assign(value, { etag }) : value) as T;
@@ -357,7 +377,12 @@ export function upload(path: string, file: Blob, onprogress: (sent: number) => v
     request.upload.onprogress = (event) => onprogress(event.loaded);
     request.onerror = () => reject(new ApiError(0, 'The appliance does not answer.'));
     request.onload = () => {
-      if (request.status < 300) return resolve();
+      if (request.status < 300) {
+        const query = new URLSearchParams(path.split('?')[1]);
+        const place = `${query.get('dataset')}:/${decodeURIComponent(query.get('path') ?? '')}`;
+        live.line = uploadLine(file instanceof globalThis.File ? file.name : '-', place);
+        return resolve();
+      }
       let detail: string | undefined;
       try {
         detail = (JSON.parse(request.responseText) as { detail?: string }).detail;

@@ -2,7 +2,7 @@
 
 import type { Job } from './api';
 
-export const live = $state({ changes: 0, connected: true, jobs: {} as Record<number, Job> });
+export const live = $state({ changes: 0, connected: true, jobs: {} as Record<number, Job>, /** What does the last change in a shell. */ line: '' });
 
 let source: EventSource | undefined;
 let pending: number | undefined;

@@ -219,6 +219,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/trash", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/report", Access::Role(Role::Viewer)),
     (Method::GET, "/api/v1/settings", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/support", Access::Role(Role::Owner)),
     (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
     (
         Method::GET,
@@ -261,6 +262,17 @@ pub const CALLS: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/files", Access::Role(Role::Operator)),
     (
         Method::GET,
+        "/api/v1/files/permissions",
+        Access::Role(Role::Operator),
+    ),
+    // It tells of the machine's users and groups.
+    (
+        Method::GET,
+        "/api/v1/files/access",
+        Access::Role(Role::Owner),
+    ),
+    (
+        Method::GET,
         "/api/v1/files/content",
         Access::Role(Role::Operator),
     ),
@@ -291,6 +303,11 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Method::POST,
         "/api/v1/jobs/{id}/retry",
         Access::Role(Role::Viewer),
+    ),
+    (
+        Method::GET,
+        "/api/v1/jobs/{id}/undo",
+        Access::Role(Role::Operator),
     ),
     (
         Method::GET,

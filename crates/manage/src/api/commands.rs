@@ -198,7 +198,7 @@ fn give_with(
     input: Option<CommandInput>,
 ) -> Result<Response, Problem> {
     let line = commands::line(&tool, &arguments);
-    let Some(role) = commands::role_needed(&tool, &arguments) else {
+    let Some(role) = api.jobs.role_needed(&tool, &arguments) else {
         let detail = format!("'{line}' cannot be given here: use a shell");
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
@@ -285,6 +285,30 @@ pub(super) async fn show_job(
         is_theirs(&user, &job)?;
     }
     Ok(Json(job))
+}
+
+/// What undoes a job.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UndoView {
+    /// The command lines that `sanbox undo` runs, in their order.
+    commands: Vec<String>,
+    /// The role that they need, `viewer`, `operator` or `owner`; none where they are given in a shell alone.
+    role: Option<&'static str>,
+}
+
+/// What the command `sanbox undo` with the job's number would do, unless something was changed since: it looks at that by itself.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/undo", params(("id" = u64, Path)),
+    responses((status = 200, body = UndoView), (status = 404, body = Problem)))]
+pub(super) async fn show_undo(
+    State(api): Shared,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Json<UndoView>, Problem> {
+    let plan = api.jobs.undo(number(id)?);
+    let plan = plan.ok_or_else(|| Problem::not_found("nothing is known that undoes this job"))?;
+    Ok(Json(UndoView {
+        commands: plan.lines(),
+        role: plan.role_needed().map(Role::as_str),
+    }))
 }
 
 /// Ends a running job. What it has changed until then stays.

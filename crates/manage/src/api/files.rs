@@ -22,6 +22,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::datasets::pool_of;
 use super::{Api, Problem, Shared};
+use crate::file_acl::{self, FileAccess};
 
 /// The path of downloads and uploads.
 pub(super) const CONTENT: &str = "/api/v1/files/content";
@@ -47,6 +48,49 @@ pub(super) struct FilePlace {
     dataset: String,
     /// Names below its root with `/` between them, each percent-encoded by itself.
     path: Option<String>,
+}
+
+/// A user, and a place in a file system.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UserPlace {
+    /// A user of the machine, or a number.
+    user: String,
+    /// File system or snapshot.
+    dataset: String,
+    /// Names below its root with `/` between them, each percent-encoded by itself.
+    path: Option<String>,
+}
+
+/// What a user may do with a file, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AccessReport {
+    /// The user, as asked for.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// The numbers of its groups, the primary one first.
+    pub gids: Vec<u32>,
+    /// `DATASET:/PATH`.
+    pub path: String,
+    /// What it may do.
+    pub answers: Vec<AccessAnswer>,
+    /// What shares of the dataset refuse besides, in sentences.
+    pub shares: Vec<String>,
+}
+
+/// Whether one thing may be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AccessAnswer {
+    /// `read`, `write`, `execute` or `delete`.
+    pub right: &'static str,
+    /// It may be done.
+    pub allowed: bool,
+    /// It may be done through a mount of this machine, which asks the mode besides an NFSv4 list.
+    pub in_mount: bool,
+    /// What decides it, in words.
+    pub because: String,
 }
 
 /// Which part of a directory.
@@ -283,6 +327,49 @@ async fn view(open: &OpenFs, name: &[u8], attr: &Attr) -> FileView {
         uid: attr.uid,
         gid: attr.gid,
         target: target.map(|text| String::from_utf8_lossy(&text).into_owned()),
+    }
+}
+
+/// Who may do what with a file: mode, owner, and the entries of its access control list. `sanbox acl` sets them.
+#[utoipa::path(get, path = "/api/v1/files/permissions", params(FilePlace),
+    responses((status = 200, body = FileAccess), (status = 404, body = Problem), (status = 422, body = Problem)))]
+pub(super) async fn permissions(
+    State(api): Shared,
+    asked: Result<Query<FilePlace>, QueryRejection>,
+) -> Result<Json<FileAccess>, Problem> {
+    let asked = place(asked)?;
+    let names = names(asked.path.as_deref().unwrap_or_default())?;
+    let open = OpenFs::open(&api, &asked.dataset).await?;
+    let attr = open.walk(&names).await?;
+    let access = step(
+        STEP_TIMEOUT,
+        &open.dataset,
+        file_acl::of_file(&open.fs, &attr),
+    )
+    .await?;
+    Ok(Json(access))
+}
+
+/// What a user may do with a file, and what decides it, as `sanbox access` says it. Only users, numbers and paths that are text.
+#[utoipa::path(get, path = "/api/v1/files/access", params(UserPlace),
+    responses((status = 200, body = AccessReport), (status = 400, body = Problem), (status = 422, body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn explain_access(
+    State(api): Shared,
+    asked: Result<Query<UserPlace>, QueryRejection>,
+) -> Result<Json<AccessReport>, Problem> {
+    let asked = place(asked)?;
+    let names = names(asked.path.as_deref().unwrap_or_default())?;
+    let names = names.into_iter().map(String::from_utf8);
+    let names = names.collect::<Result<Vec<_>, _>>();
+    let names = names.map_err(|_| Problem::bad_request("the path is no text"))?;
+    let report = api.backend.access(asked.user, asked.dataset.clone(), names);
+    match tokio::time::timeout(STEP_TIMEOUT, report).await {
+        Ok(Ok(report)) => Ok(Json(report)),
+        Ok(Err(why)) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why)),
+        Err(_) => {
+            let seconds = STEP_TIMEOUT.as_secs();
+            Err(Problem::unanswered(pool_of(&asked.dataset), seconds))
+        }
     }
 }
 

@@ -27,6 +27,7 @@ mod session;
 mod settings;
 mod shares;
 mod smb;
+mod support;
 mod trash;
 mod unread_body;
 mod versions;
@@ -56,6 +57,7 @@ use zeroize::Zeroizing;
 
 pub use access::{Access, CALLS};
 pub use disks::{Device, DeviceContent, DeviceKind};
+pub use files::{AccessAnswer, AccessReport};
 pub use groups::machine_groups;
 pub use login::OidcProof;
 pub use peers::InvitationView;
@@ -184,6 +186,23 @@ pub trait Backend: Send + Sync + 'static {
         code: String,
         proof: OidcProof,
     ) -> BoxFuture<'_, Result<(String, Option<Role>), Refusal>>;
+
+    /// Reads the archive that `sanbox support` made last.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    fn support_bundle(&self) -> BoxFuture<'_, io::Result<Vec<u8>>>;
+
+    /// Says what a user may do with a file; the path is names below the root of the dataset.
+    ///
+    /// # Errors
+    /// There is no such user or file, in words.
+    fn access(
+        &self,
+        user: String,
+        dataset: String,
+        path: Vec<String>,
+    ) -> BoxFuture<'_, Result<AccessReport, String>>;
 
     /// Returns the hooks of snapshot policies.
     fn hooks(&self) -> Hooks;
@@ -366,7 +385,10 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(trash::list_trash))
         .routes(routes!(report::show_report))
         .routes(routes!(settings::show_settings))
+        .routes(routes!(support::download_support))
         .routes(routes!(files::list_files))
+        .routes(routes!(files::permissions))
+        .routes(routes!(files::explain_access))
         .routes(routes!(files::download, files::upload))
         .routes(routes!(smb::show_smb))
         .routes(routes!(commands::give_command))
@@ -374,6 +396,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(commands::show_job))
         .routes(routes!(commands::cancel_job))
         .routes(routes!(commands::retry_job))
+        .routes(routes!(commands::show_undo))
         .routes(routes!(commands::job_output))
         .routes(routes!(commands::follow_events))
         .routes(routes!(commands::follow_samples))

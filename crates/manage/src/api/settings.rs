@@ -67,6 +67,8 @@ pub struct Settings {
     pub channels: Vec<ChannelSetting>,
     /// How often the report is mailed: `off`, `daily`, `weekly` or `monthly`.
     pub report_every: String,
+    /// When `sanbox support` made its archive, seconds since 1970; none without one.
+    pub support_made: Option<u64>,
     /// The state directory, which has `sanbox.toml`, `console-cert.pem` and `console-key.pem`.
     pub state_directory: String,
 }

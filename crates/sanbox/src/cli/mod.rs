@@ -21,6 +21,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use engine::EngineError;
@@ -251,6 +252,15 @@ pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) 
         (Ok(()), Err(gone)) => gone.into(),
         (Ok(()), Ok(())) => Exit(0),
     }
+}
+
+/// As [`run`], for commands that give others.
+pub(crate) fn run_within<'a>(
+    session: Session,
+    tool: &'a str,
+    arguments: &'a [String],
+) -> Pin<Box<dyn Future<Output = Exit> + Send + 'a>> {
+    Box::pin(run(session, tool, arguments))
 }
 
 /// The usage of a tool with all its commands.

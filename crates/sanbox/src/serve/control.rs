@@ -12,6 +12,7 @@ use manage::commands;
 use manage::control::{self, Frame, Request};
 use manage::descriptor::{self, Descriptor, Direction};
 use manage::jobs::{JobOrigin, Jobs};
+use manage::undo::Plan;
 use tokio::io::AsyncWrite;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -23,6 +24,7 @@ use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Exit, Session, user_name};
 use crate::logging::CONTROL;
 use crate::names;
+use crate::undo;
 
 /// Output on its way to a client.
 const CHUNKS_MAX: usize = 16;
@@ -149,7 +151,11 @@ pub(super) fn subject_of(appliance: &Appliance, delegate: Delegate) -> Subject {
 /// delegated to them.
 fn has_role(appliance: &Appliance, uid: u32, request: &Request) -> bool {
     let role = role_of(appliance, uid);
-    let needed = commands::role_needed(&request.tool, &request.arguments);
+    let (tool, arguments) = (&request.tool, &request.arguments);
+    let needed = match appliance.jobs() {
+        Some(jobs) => jobs.role_needed(tool, arguments),
+        None => commands::role_needed(tool, arguments),
+    };
     role.zip(needed)
         .is_some_and(|(role, needed)| role >= needed)
 }
@@ -207,6 +213,8 @@ pub(crate) struct RunningCommand {
     pub(crate) output: mpsc::Receiver<(Stream, Vec<u8>)>,
     /// Its exit code, after the output; dropped when it was aborted, or panicked.
     pub(crate) exit: oneshot::Receiver<Exit>,
+    /// What undoes it, before the exit code; dropped where there is nothing.
+    pub(crate) undo: oneshot::Receiver<Plan>,
     /// Aborts it.
     pub(crate) abort: AbortHandle,
 }
@@ -229,17 +237,28 @@ pub(crate) fn start(
     } = given;
     let (sender, output) = mpsc::channel(CHUNKS_MAX);
     let out = Out::channel(sender, stream);
-    let session = Session::new(appliance, out, caller, &tool, &arguments, input);
+    let session = Session::new(appliance.clone(), out, caller, &tool, &arguments, input);
     let thread = tool.clone();
+    let (keep, undo) = oneshot::channel();
     let command = async move {
+        let is_kept = appliance.jobs().is_some() && commands::is_change(&tool, &arguments);
+        let observed = match is_kept {
+            true => undo::look(&appliance, &tool, &arguments).await,
+            false => Vec::new(),
+        };
         // The session, and with it the sender of output, goes when the command ends.
         let run = crate::cli::run(session, &tool, &arguments);
-        as_subject(subject, run).await
+        let exit = as_subject(subject, run).await;
+        if let Some(plan) = undo::changes(&appliance, observed, exit.0).await {
+            let _ = keep.send(plan);
+        }
+        exit
     };
     let (exit, abort) = on_own_thread(&thread, command)?;
     Ok(RunningCommand {
         output,
         exit,
+        undo,
         abort,
     })
 }
@@ -248,8 +267,11 @@ pub(crate) fn start(
 struct ShellJob(Option<(Arc<Jobs>, u64)>);
 
 impl ShellJob {
-    fn finish(&self, code: u8) {
+    fn finish(&self, code: u8, undo: Option<Plan>) {
         if let Some((jobs, id)) = &self.0 {
+            if let Some(plan) = undo {
+                jobs.keep_undo(*id, plan);
+            }
             jobs.finish(*id, Some(code));
         }
     }
@@ -337,7 +359,7 @@ fn demanded(input: Input) -> (Input, mpsc::UnboundedReceiver<u32>) {
 
 /// Says how a command ended, after all that it said.
 async fn finish(
-    exit: oneshot::Receiver<Exit>,
+    (exit, undo): (oneshot::Receiver<Exit>, oneshot::Receiver<Plan>),
     job: ShellJob,
     asked: String,
     began: tokio::time::Instant,
@@ -345,7 +367,7 @@ async fn finish(
 ) -> std::io::Result<()> {
     // A command that panicked is reported as an error; the daemon goes on.
     let code = exit.await.map_or(1, |exit| exit.0);
-    job.finish(code);
+    job.finish(code, undo.await.ok());
     let took_ms = began.elapsed().as_millis();
     tracing::debug!(target: CONTROL, "{asked}: exit code {code} after {took_ms} ms");
     Frame::Exit(code).send(writer).await
@@ -407,11 +429,12 @@ async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
     let RunningCommand {
         mut output,
         exit,
+        undo,
         abort,
     } = running;
     let relay = async {
         relay_output(&mut output, &mut demands, &mut writer).await?;
-        finish(exit, job, asked, began, &mut writer).await
+        finish((exit, undo), job, asked, began, &mut writer).await
     };
     tokio::select! {
         _ = relay => {}

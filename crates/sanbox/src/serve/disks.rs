@@ -27,18 +27,62 @@ const SYSFS_SECTOR_BYTES: u64 = 512;
 /// Sectors of files, as new vdevs take them.
 const FILE_SECTOR_BYTES: u32 = 4096;
 
-/// Devices whose content is being looked at.
+/// What is known of devices between two questions.
 #[derive(Default)]
-pub(super) struct Asked(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct Asked {
+    /// Devices whose content is being looked at.
+    open: Arc<Mutex<BTreeSet<String>>>,
+    /// The list as it was read last.
+    last: Arc<Mutex<Option<Vec<Device>>>>,
+}
 
 impl Asked {
+    /// Lists the block devices, and the files in some directories. Where that takes too long, as on a machine that does very much else, the list
+    /// is the one that was read last; a list that comes late is there for the next question.
+    ///
+    /// # Errors
+    /// The kernel, or the file system of a directory, did not answer in time, and has not answered before.
+    pub(super) async fn devices(
+        &self,
+        state: &Path,
+        directories: &[PathBuf],
+    ) -> Result<Vec<Device>, String> {
+        let (own, directories) = (state.to_owned(), directories.to_owned());
+        let look = move || {
+            let mut devices = block_devices(Path::new("/sys/block"), &own);
+            devices.extend(directories.iter().flat_map(|directory| files(directory)));
+            devices
+        };
+        self.listed(LIST_TIMEOUT, look).await
+    }
+
+    async fn listed(
+        &self,
+        timeout: Duration,
+        look: impl FnOnce() -> Vec<Device> + Send + 'static,
+    ) -> Result<Vec<Device>, String> {
+        let known = |last: &Mutex<Option<Vec<Device>>>| {
+            let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.clone()
+        };
+        let last = self.last.clone();
+        let keeping = move || {
+            let devices = look();
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some(devices.clone());
+            devices
+        };
+        let listed = paths::call_within(timeout, Path::new("/sys/block"), keeping).await;
+        listed.or_else(|why| known(&self.last).ok_or(why))
+    }
+
     /// Returns what each of some devices holds.
     pub(super) async fn contents(&self, engine: &Engine, paths: Vec<String>) -> Vec<DeviceContent> {
         join_all(paths.into_iter().map(|path| self.content(engine, path))).await
     }
 
     async fn content(&self, engine: &Engine, path: String) -> DeviceContent {
-        let asked = self.0.clone();
+        let asked = self.open.clone();
         let is_new = |set: &Mutex<BTreeSet<String>>| {
             let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
             set.insert(path.clone())
@@ -62,20 +106,6 @@ impl Asked {
             Err(_) => DeviceContent::Unanswered,
         }
     }
-}
-
-/// Lists the block devices, and the files in some directories.
-///
-/// # Errors
-/// The kernel, or the file system of a directory, did not answer in time.
-pub(super) async fn list(state: &Path, directories: &[PathBuf]) -> Result<Vec<Device>, String> {
-    let (own, directories) = (state.to_owned(), directories.to_owned());
-    let look = move || {
-        let mut devices = block_devices(Path::new("/sys/block"), &own);
-        devices.extend(directories.iter().flat_map(|directory| files(directory)));
-        devices
-    };
-    paths::call_within(LIST_TIMEOUT, Path::new("/sys/block"), look).await
 }
 
 fn files(directory: &Path) -> Vec<Device> {
@@ -241,6 +271,31 @@ fn block_device(at: &Path, name: &str, uses: &MachineUse, state: &Path) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_list_that_takes_too_long_is_the_last_one() {
+        let asked = Asked::default();
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = fs::File::create(directory.path().join("a")).expect("made");
+        file.set_len(64 << 20).expect("sized");
+        let devices = files(directory.path());
+        let slow = |devices: Vec<Device>| {
+            move || {
+                std::thread::sleep(Duration::from_millis(300));
+                devices
+            }
+        };
+        let soon = Duration::from_millis(20);
+        let first = asked.listed(soon, slow(devices.clone())).await;
+        assert!(first.is_err(), "there is none yet");
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let again = asked.listed(soon, slow(Vec::new())).await;
+        assert_eq!(again.expect("the one that came late").len(), 1);
+        let now = asked
+            .listed(Duration::from_secs(60), slow(Vec::new()))
+            .await;
+        assert!(now.expect("in time").is_empty());
+    }
 
     #[test]
     fn files_of_the_size_of_a_device_are_offered() {

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::UNIX_EPOCH;
 
 use anyhow::Context as _;
 use engine::PoolHandle;
@@ -12,7 +13,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use manage::accounts::{Refusal, Role};
 use manage::alerts::channel::Channel;
 use manage::api::{
-    Api, Backend, CertificateView, ChannelSetting, Delegate, Device, DeviceContent,
+    AccessReport, Api, Backend, CertificateView, ChannelSetting, Delegate, Device, DeviceContent,
     InitiatorSession, InvitationView, OidcProof, Ports, Settings, Share,
 };
 use manage::config::Alerts;
@@ -23,6 +24,7 @@ use manage::peer::pairing::Grant;
 use manage::policy::Hooks;
 use manage::replication::Replications;
 use manage::samba::status::SmbStatus;
+use manage::state::SUPPORT_BUNDLE;
 use manage::targets::Targets;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -31,9 +33,11 @@ use zeroize::Zeroizing;
 use crate::appliance::Appliance;
 use crate::cli::Caller;
 use crate::cli::input::Input;
+use crate::cli::sanbox::access;
+use crate::cli::sanbox::remote_path::RemotePath;
 use crate::logging::{self, CONSOLE};
 use crate::serve::control::{self, GivenCommand, RunningCommand};
-use crate::serve::disks::{self, Asked};
+use crate::serve::disks::Asked;
 use crate::serve::login;
 use crate::serve::peers;
 use crate::tuning;
@@ -97,6 +101,7 @@ impl Backend for ApplianceBackend {
         let RunningCommand {
             output,
             exit,
+            undo,
             abort,
         } = control::start(appliance, given)?;
         let aborted = abort.clone();
@@ -115,6 +120,7 @@ impl Backend for ApplianceBackend {
                 }
             }
             .boxed(),
+            undo: async move { undo.await.ok() }.boxed(),
             cancel: Box::new(move || abort.abort()),
         })
     }
@@ -125,7 +131,9 @@ impl Backend for ApplianceBackend {
                 return Ok(Vec::new());
             };
             let directories = &appliance.config().console.devices;
-            disks::list(appliance.state().path(), directories).await
+            self.asked
+                .devices(appliance.state().path(), directories)
+                .await
         }
         .boxed()
     }
@@ -177,12 +185,16 @@ impl Backend for ApplianceBackend {
                 return Settings::default();
             };
             let directory = appliance.state().path().to_owned();
-            let read = tokio::task::spawn_blocking(move || certificate(&directory));
+            let read = tokio::task::spawn_blocking(move || {
+                (certificate(&directory), support_made(&directory))
+            });
+            let (certificate, support_made) = read.await.unwrap_or_default();
             Settings {
                 tunables: tuning::views(&appliance.tunables()),
                 log_levels: logging::levels().map(|levels| levels.to_string()),
                 log_modules: logging::MODULES,
-                certificate: read.await.ok().flatten(),
+                certificate,
+                support_made,
                 channels: channels(&appliance.alert_settings().borrow()),
                 report_every: {
                     let every = appliance.alert_settings().borrow().report.every;
@@ -261,6 +273,30 @@ impl Backend for ApplianceBackend {
         .boxed()
     }
 
+    fn support_bundle(&self) -> BoxFuture<'_, io::Result<Vec<u8>>> {
+        async {
+            let ending = || io::Error::other("the appliance is ending");
+            let appliance = self.appliance.upgrade().ok_or_else(ending)?;
+            let path = appliance.state().path().join(SUPPORT_BUNDLE);
+            let read = tokio::task::spawn_blocking(move || std::fs::read(path));
+            read.await.map_err(io::Error::other)?
+        }
+        .boxed()
+    }
+
+    fn access(
+        &self,
+        user: String,
+        dataset: String,
+        path: Vec<String>,
+    ) -> BoxFuture<'_, Result<AccessReport, String>> {
+        async move {
+            let appliance = self.appliance.upgrade().ok_or("the appliance is ending")?;
+            access::report(&appliance, &user, &RemotePath { dataset, path }).await
+        }
+        .boxed()
+    }
+
     fn hooks(&self) -> Hooks {
         let appliance = self.appliance.upgrade();
         appliance.map_or_else(Hooks::default, |appliance| appliance.hooks().clone())
@@ -293,6 +329,13 @@ fn certificate(state: &Path) -> Option<CertificateView> {
         fingerprint: fingerprint_of(&pem)?,
         ends: manage::certificate::end_of_validity(&der),
     })
+}
+
+/// When the archive of `sanbox support` was made.
+fn support_made(state: &Path) -> Option<u64> {
+    let data = std::fs::metadata(state.join(SUPPORT_BUNDLE)).ok()?;
+    let since = data.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
 }
 
 /// The channels of alerts, by names without what lets in there.

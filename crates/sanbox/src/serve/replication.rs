@@ -144,6 +144,7 @@ async fn listed(appliance: &Arc<Appliance>, job: &Job) {
             })
             .boxed(),
             exit: exit.map(|ended| ended.ok()).boxed(),
+            undo: async { None }.boxed(),
             cancel: Box::new(move || {
                 cancelled.cancel(&name);
             }),

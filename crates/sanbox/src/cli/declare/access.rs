@@ -105,3 +105,22 @@ pub(super) const JOB: Command = Command {
     examples: &[("sanbox job show 17", "what became of it, and its output")],
     ..Command::NEW
 };
+
+pub(super) const UNDO: Command = Command {
+    name: "undo",
+    summary: "take back what a job changed",
+    operands: "ID",
+    flags: &[short('n', "only say what would be run")],
+    text: &[
+        "Jobs are what the console, the API and shells changed: sanbox job list. Properties get the values that they had, and are inherited again \
+             where they were; what was made or renamed is destroyed or renamed back; what was destroyed comes out of the trash, where it is there; \
+             limits and levels of the log are set as before. What was undone can be done again, by undoing the job that undid it.",
+        "It is refused where anything was changed since: another value, a file in the new file system, another dataset of the name. A snapshot \
+             is destroyed with what only it holds, which -n tells. What was written, rolled back, or destroyed without a trash does not come back.",
+    ],
+    examples: &[
+        ("sanbox undo -n 17", "the commands that would be run"),
+        ("sanbox undo 17", "run them"),
+    ],
+    ..Command::NEW
+};

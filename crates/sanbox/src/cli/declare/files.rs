@@ -187,3 +187,36 @@ pub(super) const MOUNT: Command = Command {
     examples: &[("sanbox mount tank/home /mnt", "until it is unmounted")],
     ..Command::NEW
 };
+
+pub(super) const ACL: Command = Command {
+    name: "acl",
+    summary: "show and set modes, owners and access control lists of files",
+    operands: "show PATH | set PATH LIST | clear PATH | mode PATH MODE | owner PATH [UID][:GID]",
+    flags: &[
+        short('n', "change nothing: show what is there"),
+        long("json", None, "show: as JSON"),
+    ],
+    text: &[
+        PATHS,
+        "LIST is a list as the dataset's acltype takes it, entries with commas between. NFSv4 (acltype=nfsv4), as nfs4_acl(5) has it: \
+         TYPE:FLAGS:WHO:RIGHTS, where TYPE is A (allow) or D (deny), WHO is OWNER@, GROUP@, EVERYONE@, a user's number or with the flag g a \
+         group's, FLAGS f and d are for new files and directories below, n for one level alone, i for those alone; RIGHTS are r read or list, w \
+         write or make files, a append or make directories, d delete, D delete what is in it, x execute or pass, t T attributes, n N extended \
+         attributes, c C the list, o the owner, y. POSIX (acltype=posix), as acl(5) has it: u::rwx,u:1001:r-x,g::r-x,g:100:r--,m::rwx,o::---, and \
+         d: before entries that new files in a directory get; a mask that is needed and not given is made.",
+        "set gives a file this list and no other, clear the one of its mode. The mode follows the list and the list the mode, as aclmode says. \
+         'sanbox access' tells what a user may do then, and why.",
+    ],
+    examples: &[
+        ("sanbox acl show tank/home:/anna", "mode, owner and list"),
+        (
+            "sanbox acl set tank/home:/anna A:fd:OWNER@:rwaDdxtTnNcCoy,A:fdg:100:rxtncy",
+            "the owner everything, group 100 reads, below too",
+        ),
+        (
+            "sanbox acl set tank/data:/plans u::rwx,u:1001:r-x,g::r-x,o::---",
+            "one user more than the mode can name",
+        ),
+    ],
+    ..Command::NEW
+};

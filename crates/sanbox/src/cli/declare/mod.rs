@@ -42,6 +42,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     files::MKDIR,
     files::MOUNT,
     files::ACCESS,
+    files::ACL,
     watch::ARCSTAT,
     watch::ZILSTAT,
     check::ESTIMATE,
@@ -60,6 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     access::USER,
     access::GROUP,
     access::JOB,
+    access::UNDO,
     snapshot::POLICY,
     snapshot::IMMUTABLE,
     snapshot::SNAPSHOTS,
@@ -74,6 +76,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     watch::CHECKS,
     watch::WHY,
     watch::DOCTOR,
+    watch::SUPPORT,
     document::COMPLETION,
     document::MAN,
 ];

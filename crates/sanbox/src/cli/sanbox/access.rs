@@ -5,62 +5,29 @@ use std::process::{Command, Stdio};
 
 use engine::property::Value;
 use engine::{
-    AccessReason, AccessVerdict, Attr, Cred, FileType, FsError, FsHandle, Holder, PropertyQuery,
-    Right,
+    AccessReason, AccessVerdict, Attr, Cred, EngineError, FileType, FsError, FsHandle, Holder,
+    PoolHandle, PropertyQuery, Right,
 };
+use manage::api::{AccessAnswer, AccessReport};
 use manage::samba::share::{self, ShareOptions};
 
 use super::Arguments;
 use super::remote_path::{RemotePath, located, walk_all};
+use crate::appliance::Appliance;
 use crate::cli::format::{Column, table};
-use crate::cli::{Exit, Outcome, Session, dataset_clause};
+use crate::cli::{Outcome, Session, dataset_clause};
 use crate::paths;
 
 /// What is asked about a path, in the order of the answer.
 const QUESTIONS: [&str; 4] = ["read", "write", "execute", "delete"];
 
-/// One line of the answer.
-#[derive(serde::Serialize)]
-struct Answer {
-    right: &'static str,
-    allowed: bool,
-    /// Through a mount of this machine, which asks the mode besides an NFSv4 list.
-    in_mount: bool,
-    because: String,
-}
-
-/// The whole of it.
-#[derive(serde::Serialize)]
-struct Report {
-    user: String,
-    uid: u32,
-    gids: Vec<u32>,
-    path: String,
-    answers: Vec<Answer>,
-    /// What shares of the dataset refuse besides.
-    shares: Vec<String>,
-}
-
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let [user, path] = args.operands.as_slice() else {
         return Err(session.misuse("expected a user and a path"));
     };
-    let cred = credential(user).await.ok_or_else(|| {
-        session.fail(format!("'{user}' is no user of this machine, nor a number"))
-    })?;
     let remote = located(session, path)?;
-    let fs = remote.open(session).await?;
-    let no_exec = exec_is_off(session, &remote).await?;
-    let answers = answers(&fs, &remote, no_exec, &cred).await;
-    let answers = answers.map_err(|error| session.fail(format!("{remote}: {error}")))?;
-    let report = Report {
-        user: user.clone(),
-        uid: cred.uid,
-        gids: [cred.gid].into_iter().chain(cred.groups.clone()).collect(),
-        path: remote.to_string(),
-        answers,
-        shares: share_notes(session, &remote, user).await?,
-    };
+    let report = report(&session.appliance, user, &remote).await;
+    let report = report.map_err(|why| session.fail(why))?;
     if args.has_long("json") {
         let text = serde_json::to_string_pretty(&report);
         session
@@ -72,7 +39,38 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     Ok(())
 }
 
-fn print(session: &Session, args: &Arguments, report: &Report) {
+/// Returns what a user may do with a file, and why.
+///
+/// # Errors
+/// There is no such user or file, in words.
+pub(crate) async fn report(
+    appliance: &Appliance,
+    user: &str,
+    remote: &RemotePath,
+) -> Result<AccessReport, String> {
+    let cred = credential(user).await;
+    let cred = cred.ok_or_else(|| format!("'{user}' is no user of this machine, nor a number"))?;
+    let dataset = &remote.dataset;
+    let failed =
+        |error: EngineError| format!("cannot open '{dataset}': {}", dataset_clause(&error));
+    let pool = appliance.pool_of(dataset).await.map_err(failed)?;
+    let fs = pool.open_fs(dataset).await.map_err(failed)?;
+    let flags = crate::appliance::mount_flags(&pool, dataset).await;
+    let no_exec = flags.map_err(failed)?.no_exec;
+    let answers = answers(&fs, remote, no_exec, &cred).await;
+    let answers = answers.map_err(|error| format!("{remote}: {error}"))?;
+    let notes = share_notes(&pool, dataset, user).await;
+    Ok(AccessReport {
+        user: user.to_owned(),
+        uid: cred.uid,
+        gids: [cred.gid].into_iter().chain(cred.groups.clone()).collect(),
+        path: remote.to_string(),
+        answers,
+        shares: notes.map_err(failed)?,
+    })
+}
+
+fn print(session: &Session, args: &Arguments, report: &AccessReport) {
     let rows: Vec<Vec<String>> = report
         .answers
         .iter()
@@ -134,27 +132,12 @@ async fn credential(user: &str) -> Option<Cred> {
     })
 }
 
-async fn exec_is_off(session: &Session, remote: &RemotePath) -> Result<bool, Exit> {
-    let found = async {
-        let pool = session.appliance.pool_of(&remote.dataset).await?;
-        crate::appliance::mount_flags(&pool, &remote.dataset).await
-    };
-    let flags = found
-        .await
-        .map_err(|error| refused(session, remote, &error))?;
-    Ok(flags.no_exec)
-}
-
-fn refused(session: &Session, remote: &RemotePath, error: &engine::EngineError) -> Exit {
-    session.fail(format!("{}: {}", remote.dataset, dataset_clause(error)))
-}
-
 async fn answers(
     fs: &FsHandle,
     remote: &RemotePath,
     no_exec: bool,
     cred: &Cred,
-) -> Result<Vec<Answer>, FsError> {
+) -> Result<Vec<AccessAnswer>, FsError> {
     let way = walk_all(fs, &remote.path, &Cred::root()).await?;
     let (file, above) = way.split_last().ok_or(FsError::NotFound)?;
     let mut in_mount = true;
@@ -162,7 +145,7 @@ async fn answers(
         let verdict = fs.explain(dir.id, Right::Execute, cred).await?;
         if !verdict.allowed {
             let because = format!("{name} may not be passed: {}", words(&verdict.reason));
-            let refusal = |right| Answer {
+            let refusal = |right| AccessAnswer {
                 right,
                 allowed: false,
                 in_mount: false,
@@ -194,17 +177,17 @@ fn answer(
     asked: Right,
     no_exec: bool,
     verdict: &AccessVerdict,
-) -> Answer {
+) -> AccessAnswer {
     let is_program = asked == Right::Execute && attr.file_type == FileType::Regular;
     if is_program && no_exec && verdict.allowed {
-        return Answer {
+        return AccessAnswer {
             right,
             allowed: false,
             in_mount: false,
             because: "the dataset has exec=off: no mount runs its programs".to_owned(),
         };
     }
-    Answer {
+    AccessAnswer {
         right,
         allowed: verdict.allowed,
         in_mount: verdict.allowed && verdict.mode_allows,
@@ -218,9 +201,9 @@ async fn removal(
     above: &[(String, Attr)],
     file: &Attr,
     cred: &Cred,
-) -> Result<Answer, FsError> {
+) -> Result<AccessAnswer, FsError> {
     let Some((name, dir)) = above.last() else {
-        return Ok(Answer {
+        return Ok(AccessAnswer {
             right: "delete",
             allowed: false,
             in_mount: false,
@@ -238,7 +221,7 @@ async fn removal(
     } else {
         words
     };
-    Ok(Answer {
+    Ok(AccessAnswer {
         right: "delete",
         allowed: verdict.allowed,
         in_mount: verdict.allowed && verdict.mode_allows,
@@ -321,18 +304,12 @@ fn words(reason: &AccessReason) -> String {
 
 /// What the shares of a dataset refuse beyond what the file system does.
 async fn share_notes(
-    session: &Session,
-    remote: &RemotePath,
+    pool: &PoolHandle,
+    dataset: &str,
     user: &str,
-) -> Result<Vec<String>, Exit> {
+) -> Result<Vec<String>, EngineError> {
     let query = PropertyQuery::Named(vec!["sharesmb".to_owned(), "sharenfs".to_owned()]);
-    let found = async {
-        let pool = session.appliance.pool_of(&remote.dataset).await?;
-        pool.dataset(&remote.dataset, &query).await
-    };
-    let info = found
-        .await
-        .map_err(|error| refused(session, remote, &error))?;
+    let info = pool.dataset(dataset, &query).await?;
     let value = |name: &str| match info.property(name).map(|property| &property.value) {
         Some(Value::Text(text)) => text.clone(),
         _ => "off".to_owned(),

@@ -48,6 +48,14 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     }
 }
 
+/// The settings there are, as `config export` writes them.
+pub(super) async fn text(session: &Session) -> Result<String, Exit> {
+    let api = management::open(&session.appliance).await;
+    let api = api.map_err(|error| session.fail(format!("{error:#}")))?;
+    let text = present(session, &api).await?.text();
+    text.map_err(|why| session.fail(why))
+}
+
 fn read(session: &Session, file: &str) -> Result<Exported, Exit> {
     if !session.may_read_files() {
         return Err(session.fail(format!("{file}: files are read for root alone")));

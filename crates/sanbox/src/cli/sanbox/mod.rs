@@ -1,6 +1,7 @@
 //! The commands of our own.
 
-mod access;
+pub(crate) mod access;
+mod acl;
 mod alert;
 mod alert_channel;
 mod archive;
@@ -27,11 +28,13 @@ mod report;
 mod restore;
 pub(crate) mod sample;
 mod smb;
+mod support;
 mod tar;
 mod target;
 mod top;
 mod trash;
 mod tune;
+mod undo;
 mod user;
 mod volume;
 mod why;
@@ -78,11 +81,13 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "estimate" => estimate::run(session, &args).await,
         "sums" => digests::run(session, &args).await,
         "access" => access::run(session, &args).await,
+        "acl" => acl::run(session, &args).await,
         "smb" => smb::run(session, &args).await,
         "nfsstat" => nfsstat::run(session, &args).await,
         "top" => top::run(session, &args).await,
         "trash" => trash::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
+        "undo" => undo::run(session, &args).await,
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
         "group" => group::run(session, &args).await,
@@ -100,6 +105,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,
+        "support" => support::run(session).await,
         "completion" => documents::completion(session, &args),
         "man" => documents::man(session, &args),
         other => Err(session.fail(format!("sanbox {other}: cannot be run here"))),

@@ -29,6 +29,7 @@ use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery}
 use serde_json::{Value, json};
 
 pub(super) use self::destroy::destroy_tree;
+pub(crate) use self::userspace::numbered;
 use super::command::{Table, entry};
 use super::zpool::unavailable;
 use super::{Exit, Outcome, Session, dataset_clause, json as forms, pool_part, run_entry, version};

@@ -258,7 +258,7 @@ fn cell(row: &Row, field: usize, literal: bool) -> String {
 
 /// A property of a user, group or project with the number for a name (`userquota@root` is
 /// `userquota@0`); other names, and names unknown on this host, stay as they are.
-pub(super) fn numbered(property: &str) -> String {
+pub(crate) fn numbered(property: &str) -> String {
     let Some((prefix, name)) = engine::property::split_user_space(property) else {
         return property.to_owned();
     };
