@@ -36,13 +36,15 @@ fn the_archive_has_all_parts_and_no_secret() {
     }
     assert!(listed.ends_with("\n600\n"), "{listed}");
     let inside = place.run(&format!(
-        "mkdir x && tar xf $SANBOX_STATE/support.tar -C x && grep -l 'tank/plans' x/*/zfs-list.txt | wc -l; grep -rlF -e '{secret}' -e '{PASSWORD}' -f key x | wc -l; \
+        "mkdir x && tar xf $SANBOX_STATE/support.tar -C x && grep -l 'tank/plans' x/*/zfs-list.txt | wc -l; \
+         grep -rlF -e '{secret}' -e '{PASSWORD}' -f key x | wc -l; \
          grep -L 'exit code 0' x/*/*.txt | xargs -n 1 basename"
     ));
     assert_eq!(inside, "1\n0\nmachine.txt\n");
     // What is downloaded is the file.
     let fetched = place.run(&format!(
-        "curl -sS --cacert $SANBOX_STATE/console-cert.pem -b ../cookies -o got.tar https://localhost:{port}/api/v1/support && cmp got.tar $SANBOX_STATE/support.tar && echo same"
+        "curl -sS --cacert $SANBOX_STATE/console-cert.pem -b ../cookies -o got.tar https://localhost:{port}/api/v1/support && \
+         cmp got.tar $SANBOX_STATE/support.tar && echo same"
     ));
     assert_eq!(fetched, "same\n");
     let made = &ann.get("/api/v1/settings")["support_made"];

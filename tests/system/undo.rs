@@ -26,8 +26,8 @@ fn with_pool() -> Place {
 fn each_kind_of_change_is_taken_back_and_done_again() {
     let mut place = with_pool();
     place.serve(&["--nfs-port", "0", "--iscsi-port", "0"]);
-    let settings = "for of in a c a/b v; do zfs get -Hp -o name,property,value,source compression,quota,refquota,recordsize,canmount,sharenfs,snapdir,\
-                    filesystem_limit,reservation,userquota@5,x:y,x:z,org.sanbox:policy,org.sanbox:lun tank/$of 2>/dev/null; done; \
+    let settings = "for of in a c a/b v; do zfs get -Hp -o name,property,value,source compression,quota,refquota,recordsize,canmount,sharenfs,\
+                    snapdir,filesystem_limit,reservation,userquota@5,x:y,x:z,org.sanbox:policy,org.sanbox:lun tank/$of 2>/dev/null; done; \
                     zfs list -H -o name -t all; zpool get -H -o value comment tank; sanbox tune -H; sanbox log";
     for (command, again) in [
         ("zfs set compression=lz4 tank/a", true),
@@ -119,6 +119,16 @@ fn what_was_changed_since_is_left_alone() {
             "zfs set compression=lz4 tank/a",
             "zfs set compression=zstd tank/a",
             "'compression' of 'tank/a' was changed since: it is 'zstd', and was 'lz4'",
+        ),
+        (
+            "zfs create tank/empty",
+            "touch f; sanbox put f tank/empty:/",
+            "'tank/empty' was written to since",
+        ),
+        (
+            "zfs create -V 8M tank/disk",
+            "zfs snapshot tank/disk@x",
+            "'tank/disk' has snapshots or datasets below it",
         ),
         (
             "zfs create tank/new",

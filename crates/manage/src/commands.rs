@@ -5,6 +5,9 @@
 
 use crate::accounts::Role;
 
+/// A tool and what follows its name.
+pub type GivenWords = (String, Vec<String>);
+
 /// Whether giving a command may change anything, as far as its name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

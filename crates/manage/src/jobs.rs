@@ -148,8 +148,7 @@ pub struct JobOrigin {
     pub change: bool,
 }
 
-/// A tool and what follows its name.
-pub type GivenWords = (String, Vec<String>);
+pub use crate::commands::GivenWords;
 
 struct Job {
     view: JobView,

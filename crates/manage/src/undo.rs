@@ -7,8 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::accounts::Role;
-use crate::commands;
-use crate::jobs::GivenWords;
+use crate::commands::{self, GivenWords};
 
 /// Bytes of a plan that are kept; a longer one is not.
 pub const PLAN_BYTES_MAX: usize = 16 << 10;
@@ -81,7 +80,7 @@ pub enum UndoableChange {
         txg: u64,
         /// It is a snapshot, and those below of the same name were made with it.
         recursive: bool,
-        /// Bytes that were written to it since it was made, or since the snapshot that it is a clone of; none of a snapshot.
+        /// Bytes that it held when it was made, by the sum of its counters; none of a snapshot.
         written_bytes: Option<u64>,
     },
     /// A dataset or snapshot got another name.

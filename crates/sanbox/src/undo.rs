@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::pool_property::PropertyEntry as PoolPropertyEntry;
 use engine::property::{self, Attribute, DatasetKind, Property, Source};
-use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+use engine::{Cred, DatasetFilter, DatasetInfo, ListLimit, PoolHandle, PropertyQuery};
 use manage::policy;
 use manage::trash;
 use manage::undo::{Plan, PropertyState, UndoableChange, ValueOrigin};
@@ -218,6 +218,10 @@ async fn made(appliance: &Appliance, name: String, recursive: bool) -> Option<Un
         pool.sync().await.ok()?;
     }
     let info = dataset(appliance, &name).await?;
+    // A clone that holds a block of its own may hold another one later that takes the same room.
+    if is_clone(&info) && number(&info, "written") != Some(0) {
+        return None;
+    }
     Some(UndoableChange::Made {
         guid: info.guid,
         txg: info.create_txg,
@@ -227,15 +231,32 @@ async fn made(appliance: &Appliance, name: String, recursive: bool) -> Option<Un
     })
 }
 
+fn number(info: &DatasetInfo, name: &str) -> Option<u64> {
+    info.property(name)?.value.number()
+}
+
+/// What a dataset holds that no snapshot has. A small file takes no block, and is counted in what is referenced before compression.
 fn written(info: &DatasetInfo) -> Option<u64> {
-    info.property("written")?.value.number()
+    Some(number(info, "written")? + number(info, "logicalreferenced")?)
+}
+
+fn is_clone(info: &DatasetInfo) -> bool {
+    let origin = info
+        .property("origin")
+        .and_then(|origin| origin.value.text());
+    origin.is_some_and(|origin| !origin.is_empty() && origin != "-")
+}
+
+/// What tells how much a dataset holds, and where it comes from.
+fn content_query() -> PropertyQuery {
+    let names = ["written", "logicalreferenced", "used", "origin"];
+    PropertyQuery::Named(names.map(str::to_owned).to_vec())
 }
 
 /// A dataset with what was written to it.
 async fn dataset(appliance: &Appliance, name: &str) -> Option<DatasetInfo> {
     let pool = appliance.pool_of(name).await.ok()?;
-    let query = PropertyQuery::Named(vec!["written".to_owned(), "used".to_owned()]);
-    pool.dataset(name, &query).await.ok()
+    pool.dataset(name, &content_query()).await.ok()
 }
 
 /// The stored name of a property that goes back, and whether it can be inherited.
@@ -443,18 +464,21 @@ pub(crate) async fn conflict(appliance: &Appliance, change: &UndoableChange) -> 
         UndoableChange::Property {
             dataset,
             name,
+            inheritable,
             after,
             ..
         } => {
             let Some(now) = property_state(appliance, dataset, name).await else {
                 return Some(format!("'{dataset}' does not exist any more"));
             };
+            // What cannot be inherited is set to its default where it was not set.
+            let same = now.is_same(after) || !*inheritable && now.value == after.value;
             let said = |state: &PropertyState| match state.origin {
                 ValueOrigin::Local => format!("'{}'", state.value),
                 ValueOrigin::Received => "as it was received".to_owned(),
                 ValueOrigin::Unset => "not set".to_owned(),
             };
-            (!now.is_same(after)).then(|| differs(name, dataset, &said(&now), &said(after)))
+            (!same).then(|| differs(name, dataset, &said(&now), &said(after)))
         }
         UndoableChange::PoolProperty {
             pool, name, after, ..
@@ -556,17 +580,43 @@ async fn written_since(pool: &PoolHandle, name: &str, before: u64) -> Option<Str
             DatasetKind::Snapshot,
         ],
     };
-    let query = PropertyQuery::Named(vec!["written".to_owned()]);
-    match pool.datasets(&filter, &query).await {
+    match pool.datasets(&filter, &content_query()).await {
         Ok(found) if found.len() > 1 => Some(format!(
             "'{name}' has snapshots or datasets below it since: 'zfs destroy -r {name}' would destroy them, too"
         )),
-        Ok(found) if found.first().and_then(written) != Some(before) => Some(format!(
-            "'{name}' was written to since: 'zfs destroy {name}' would destroy that, too"
-        )),
-        Ok(_) => None,
+        Ok(found) => {
+            let Some(info) = found.first() else {
+                return Some(format!("'{name}' does not exist any more"));
+            };
+            let is_new = info.kind == DatasetKind::Filesystem && !is_clone(info);
+            let is_same = written(info) == Some(before) && (!is_new || is_empty(pool, name).await);
+            (!is_same).then(|| {
+                format!(
+                    "'{name}' was written to since: 'zfs destroy {name}' would destroy that, too"
+                )
+            })
+        }
         Err(error) => failed(error),
     }
+}
+
+/// Whether the root directory of a file system has no entry; not where that cannot be read. A new name takes no block.
+async fn is_empty(pool: &PoolHandle, name: &str) -> bool {
+    let Ok(fs) = pool.open_fs(name).await else {
+        return false;
+    };
+    let Ok(root) = fs.root().await else {
+        return false;
+    };
+    let limit = ListLimit {
+        entries: 8,
+        bytes: usize::MAX,
+        entry_overhead_bytes: 0,
+        attrs: false,
+    };
+    let listing = fs.readdir(root.id, 0, limit, &Cred::root()).await;
+    let own = |name: &[u8]| matches!(name, b"." | b".." | b".zfs");
+    listing.is_ok_and(|listing| listing.entries.iter().all(|entry| own(&entry.name)))
 }
 
 /// What of a snapshot is lost with it, for the user to know before.
