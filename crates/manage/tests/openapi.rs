@@ -270,3 +270,36 @@ fn a_break_is_found() {
         assert_eq!(found, breaks, "{pointer}");
     }
 }
+
+/// The console has a row for each call that changes something: the line that does the same in a shell, of a command that there is, or none.
+#[test]
+fn the_console_knows_a_line_for_each_change() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lines = std::fs::read_to_string(root.join("../../web/src/lib/lines.ts")).expect("read");
+    let mut changes = 0;
+    for (method, path, _) in manage::api::CALLS
+        .iter()
+        .filter(|(method, ..)| !method.is_safe())
+    {
+        let path = path.strip_prefix("/api/v1").expect("of the API");
+        let row = format!("  ['{method}', '{path}', ");
+        assert_eq!(lines.matches(&row).count(), 1, "{row}");
+        changes += 1;
+    }
+    assert_eq!(
+        lines.matches("\n  ['").count(),
+        changes,
+        "a call that is gone"
+    );
+    for words in lines.split("=> [").skip(1) {
+        let words: Vec<&str> = words.split('\'').skip(1).step_by(2).collect();
+        // Options are made of lists, too.
+        if words[0].starts_with("--") {
+            continue;
+        }
+        let known = manage::commands::RULES
+            .iter()
+            .any(|rule| rule.tool == "sanbox" && rule.names.contains(&words[0]));
+        assert!(known, "{words:?}");
+    }
+}

@@ -281,6 +281,17 @@ fn state_of(info: &DatasetInfo, name: &str) -> PropertyState {
         };
     };
     let value = match (found.native, found.value.number(), found.value.text()) {
+        // 'zfs set' takes no 0 for these.
+        (
+            Some(
+                Property::Quota
+                | Property::RefQuota
+                | Property::Reservation
+                | Property::RefReservation,
+            ),
+            Some(0),
+            _,
+        ) => "none".to_owned(),
         (Some(native), ..) => property::display(native, &found.value, true),
         (None, Some(0), _) => "none".to_owned(),
         (None, Some(number), _) => number.to_string(),

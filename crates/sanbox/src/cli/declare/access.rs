@@ -116,7 +116,9 @@ pub(super) const UNDO: Command = Command {
              where they were; what was made or renamed is destroyed or renamed back; what was destroyed comes out of the trash, where it is there; \
              limits and levels of the log are set as before. What was undone can be done again, by undoing the job that undid it.",
         "It is refused where anything was changed since: another value, a file in the new file system, another dataset of the name. A snapshot \
-             is destroyed with what only it holds, which -n tells. A clone that was mounted and written to at once is left alone. What was written, rolled back, or destroyed without a trash does not come back.",
+             is destroyed with what only it holds, which -n tells. \
+             A clone that was mounted and written to at once is left alone. What was written, \
+             rolled back, or destroyed without a trash does not come back.",
     ],
     examples: &[
         ("sanbox undo -n 17", "the commands that would be run"),

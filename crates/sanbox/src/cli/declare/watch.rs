@@ -325,8 +325,8 @@ pub(super) const SUPPORT: Command = Command {
     summary: "put what a helper wants to see into one archive",
     operands: "",
     text: &[
-        "support.tar in the state directory takes the place of an earlier one: the output of the commands that show pools, datasets, shares, targets, \
-         jobs, alerts, checks, caches and logs, the settings, and what the machine is. The console offers it for download under Settings.",
+        "support.tar in the state directory takes the place of an earlier one: the output of the commands that show pools, datasets, shares, \
+         targets, jobs, alerts, checks, caches and logs, the settings, and what the machine is. The console offers it for download under Settings.",
         "No content of files, no password, key or secret is in it. Names of datasets, hosts and users are: look through it before it is given away. \
          A command that does not answer within 20 s is told of as such.",
     ],
