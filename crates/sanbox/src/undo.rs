@@ -102,8 +102,8 @@ pub(crate) async fn look(
         ("sanbox", "policy" | "target") => of_own(appliance, &split(arguments, "")).await,
         ("sanbox", "tune") => vec![Observed::Tunables(appliance.tunables())],
         ("sanbox", "log") => {
-            let levels = logging::levels().map(|levels| levels.to_string());
-            levels.map(Observed::LogLevels).into_iter().collect()
+            let levels = log_levels().map(Observed::LogLevels);
+            levels.into_iter().collect()
         }
         ("sanbox", "undo") => {
             let undone = manage::commands::undoes(tool, arguments).zip(appliance.jobs());
@@ -192,11 +192,19 @@ async fn change(appliance: &Appliance, observed: Observed) -> Option<UndoableCha
             None
         }
         Observed::LogLevels(before) => {
-            let after = logging::levels()?.to_string();
+            let after = log_levels()?;
             (before != after).then_some(UndoableChange::LogLevels { before, after })
         }
         Observed::Tunables(_) | Observed::Undoing(_) => None,
     }
+}
+
+/// The levels of the log, without modules that have that of all.
+fn log_levels() -> Option<String> {
+    let text = logging::levels()?.to_string();
+    let all = text.split(',').next().unwrap_or_default().to_owned();
+    let own = |word: &&str| word.split_once('=').is_none_or(|(_, level)| level != all);
+    Some(text.split(',').filter(own).collect::<Vec<_>>().join(","))
 }
 
 fn tuned(before: &Tunables, after: &Tunables) -> Vec<UndoableChange> {
@@ -508,8 +516,7 @@ pub(crate) async fn conflict(appliance: &Appliance, change: &UndoableChange) -> 
                 .then(|| differs(name, "the appliance", &now.to_string(), &after.to_string()))
         }
         UndoableChange::LogLevels { after, .. } => {
-            let now = logging::levels().map(|levels| levels.to_string());
-            let now = now.unwrap_or_default();
+            let now = log_levels().unwrap_or_default();
             (now != *after).then(|| differs("log", "the appliance", &now, after))
         }
         UndoableChange::Made { .. }
