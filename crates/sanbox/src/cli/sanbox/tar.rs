@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The ustar header holds what fits; a pax record holds what does not, and what ustar has no field for: nanoseconds, extended
-//! attributes (`SCHILY.xattr`, which star introduced, and GNU tar, bsdtar and Python read), the map of a sparse file (GNU's format 1.0). This file knows the format
-//! and no file system: an [`Entry`] in, bytes out.
+//! attributes (`SCHILY.xattr`, which star introduced, and GNU tar, bsdtar and Python read), the map of a sparse file (GNU's format 1.0).
+//! This file knows the format and no file system: an [`Entry`] in, bytes out.
 
 use std::fmt::Write as _;
 
