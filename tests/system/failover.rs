@@ -14,7 +14,8 @@ const IQN: &str = "iqn.2026-11.org.sanbox:failover";
 
 #[track_caller]
 fn check(place: &Place, line: &str, expected: &str) {
-    assert_eq!(place.run(line), expected, "{line}");
+    let said = place.run(line);
+    assert_eq!(said, expected, "{line}\n{}", place.log());
 }
 
 fn address(port: u16) -> SocketAddr {
