@@ -346,7 +346,12 @@ fn a_peer_stands_in_for_an_appliance_that_was_killed() {
     // The source is back, elsewhere: it is fenced before anything is served, and its job leaves the copy alone.
     let (nfs, iscsi) = (free_port(), free_port());
     serve(&mut pair.here, nfs, iscsi, 0);
-    check(&pair.here, IS_FENCED, "1:vm\non\n");
+    // Where two ask for the pool at the start, the daemon is ready while it still finds out.
+    wait_for("the source is fenced", || {
+        let seen = pair.here.run(IS_FENCED);
+        let is_fenced = seen == "1:vm\non\n";
+        is_fenced.then_some(()).ok_or(seen)
+    });
     check(
         &pair.here,
         "sanbox share list 2> /dev/null | grep -c tank/vm",
