@@ -291,11 +291,10 @@ pub(super) fn is_full(error: &EngineError) -> bool {
 
 /// Whether something is refused because a snapshot is being copied, or the dataset has one that is short-lived.
 fn is_for_a_rotation(error: &EngineError) -> bool {
-    match error {
-        EngineError::Busy(_) | EngineError::NotNewest(_) => true,
-        EngineError::Dataset(why) => why == "filesystem has children",
-        _ => false,
-    }
+    matches!(
+        error,
+        EngineError::Busy(_) | EngineError::NotNewest(_) | EngineError::HasChildren { .. }
+    )
 }
 
 /// The first refusal as an error.
