@@ -12,6 +12,9 @@ use manage::trash;
 use manage::undo::{Plan, PropertyState, UndoableChange, ValueOrigin};
 
 use crate::appliance::Appliance;
+use crate::cli::command::Command;
+use crate::cli::getopt::Getopt;
+use crate::cli::help;
 use crate::cli::zfs::numbered;
 use crate::logging;
 use crate::serve::iscsi::MAP_PROPERTY;
@@ -56,31 +59,31 @@ pub(crate) enum Observed {
     Undoing(Arc<Plan>),
 }
 
-/// Short options, and what is none.
-struct CommandWords<'a> {
+/// The words behind a command's name.
+struct CommandWords {
+    /// Letters of the options that take no value.
     options: String,
-    operands: Vec<&'a str>,
+    operands: Vec<String>,
 }
 
-/// Splits the words behind a command's name; `valued` are the letters of options that take a value.
-fn split<'a>(arguments: &'a [String], valued: &str) -> CommandWords<'a> {
-    let (mut options, mut operands) = (String::new(), Vec::new());
-    let mut words = arguments.iter().skip(1).map(String::as_str);
-    while let Some(word) = words.next() {
-        match word.strip_prefix('-') {
-            Some("-") => operands.extend(words.by_ref()),
-            Some(letters) if !letters.is_empty() && !letters.starts_with('-') => {
-                let at = letters.find(|letter| valued.contains(letter));
-                options.push_str(&letters[..at.unwrap_or(letters.len())]);
-                if at.is_some_and(|at| at + 1 == letters.len()) {
-                    words.next();
-                }
-            }
-            Some(letters) if letters.starts_with('-') => {}
-            _ => operands.push(word),
+impl CommandWords {
+    /// Reads them as the command does; `None` when it refuses them.
+    fn read(command: &Command, arguments: &[String]) -> Option<Self> {
+        let mut words = Getopt::new(arguments, command.flags);
+        let mut options = String::new();
+        while let Some(given) = words.next().ok()? {
+            let flag = command.flags.get(given.index)?;
+            options.extend(flag.short.filter(|_| flag.value.is_none()));
         }
+        Some(Self {
+            options,
+            operands: words.operands(),
+        })
     }
-    CommandWords { options, operands }
+
+    fn operands(&self) -> Vec<&str> {
+        self.operands.iter().map(String::as_str).collect()
+    }
 }
 
 /// Looks at what a command is about to change.
@@ -89,17 +92,23 @@ pub(crate) async fn look(
     tool: &str,
     arguments: &[String],
 ) -> Vec<Observed> {
-    let command = arguments.first().map_or("", String::as_str);
+    let read = || {
+        let (name, rest) = arguments.split_first()?;
+        let command = help::command(tool, name)?;
+        Some((command.name, CommandWords::read(command, rest)?))
+    };
+    let Some((command, words)) = read() else {
+        return Vec::new();
+    };
     match (tool, command) {
-        ("zfs", "set") => settings(appliance, &split(arguments, "").operands).await,
-        ("zfs", "inherit") => inherited(appliance, &split(arguments, "")).await,
-        ("zfs", "create") => making(appliance, &split(arguments, "obV"), true).await,
-        ("zfs", "clone") => making(appliance, &split(arguments, "o"), true).await,
-        ("zfs", "snapshot" | "snap") => making(appliance, &split(arguments, "o"), false).await,
-        ("zfs", "rename") => renaming(appliance, &split(arguments, "")).await,
-        ("zfs", "destroy") => destroying(appliance, &split(arguments, "")).await,
-        ("zpool", "set") => pool_settings(appliance, &split(arguments, "").operands).await,
-        ("sanbox", "policy" | "target") => of_own(appliance, &split(arguments, "")).await,
+        ("zfs", "set") => settings(appliance, &words.operands()).await,
+        ("zfs", "inherit") => inherited(appliance, &words).await,
+        ("zfs", "create" | "clone") => making(appliance, &words, true).await,
+        ("zfs", "snapshot") => making(appliance, &words, false).await,
+        ("zfs", "rename") => renaming(appliance, &words).await,
+        ("zfs", "destroy") => destroying(appliance, &words).await,
+        ("zpool", "set") => pool_settings(appliance, &words.operands()).await,
+        ("sanbox", "policy" | "target") => of_own(appliance, &words).await,
         ("sanbox", "tune") => vec![Observed::Tunables(appliance.tunables())],
         ("sanbox", "log") => {
             let levels = log_levels().map(Observed::LogLevels);
@@ -350,7 +359,7 @@ async fn settings(appliance: &Appliance, operands: &[&str]) -> Vec<Observed> {
     found
 }
 
-async fn inherited(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Observed> {
+async fn inherited(appliance: &Appliance, words: &CommandWords) -> Vec<Observed> {
     let Some((name, datasets)) = words.operands.split_first() else {
         return Vec::new();
     };
@@ -386,11 +395,7 @@ async fn below(appliance: &Appliance, root: &str, name: &str) -> Option<Vec<Obse
 }
 
 /// What is made: the last operand of `zfs create` and `zfs clone`, each of `zfs snapshot`.
-async fn making(
-    appliance: &Appliance,
-    words: &CommandWords<'_>,
-    is_last_alone: bool,
-) -> Vec<Observed> {
+async fn making(appliance: &Appliance, words: &CommandWords, is_last_alone: bool) -> Vec<Observed> {
     let first = match is_last_alone {
         true => words.operands.len().saturating_sub(1),
         false => 0,
@@ -399,7 +404,7 @@ async fn making(
     for name in words.operands.iter().skip(first) {
         if dataset(appliance, name).await.is_none() {
             found.push(Observed::Making {
-                name: (*name).to_owned(),
+                name: name.clone(),
                 // 'zfs create' has no such option.
                 recursive: words.options.contains('r'),
             });
@@ -408,8 +413,8 @@ async fn making(
     found
 }
 
-async fn renaming(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Observed> {
-    let [from, to] = words.operands[..] else {
+async fn renaming(appliance: &Appliance, words: &CommandWords) -> Vec<Observed> {
+    let [from, to] = words.operands()[..] else {
         return Vec::new();
     };
     // The new name of a snapshot may be given without its dataset.
@@ -429,12 +434,12 @@ async fn renaming(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Observ
 }
 
 /// A dataset that is destroyed may go into the trash.
-async fn destroying(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Observed> {
+async fn destroying(appliance: &Appliance, words: &CommandWords) -> Vec<Observed> {
     let mut found = Vec::new();
     for name in words.operands.iter().filter(|name| !name.contains('@')) {
         let info = dataset(appliance, name).await;
         found.extend(info.map(|info| Observed::Destroying {
-            name: (*name).to_owned(),
+            name: name.clone(),
             guid: info.guid,
         }));
     }
@@ -442,8 +447,8 @@ async fn destroying(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Obse
 }
 
 /// What commands of our own set as properties: policies, and which targets show a volume.
-async fn of_own(appliance: &Appliance, words: &CommandWords<'_>) -> Vec<Observed> {
-    let observed = match words.operands[..] {
+async fn of_own(appliance: &Appliance, words: &CommandWords) -> Vec<Observed> {
+    let observed = match words.operands()[..] {
         ["set" | "clear", dataset, ..] => observe(appliance, dataset, policy::PROPERTY).await,
         ["map" | "unmap", _, volume, ..] => observe(appliance, volume, MAP_PROPERTY).await,
         _ => None,
@@ -657,8 +662,12 @@ mod tests {
             .split(' ')
             .map(str::to_owned)
             .collect();
-        let split = split(&words, "obV");
-        assert_eq!((split.options.as_str(), split.operands), ("s", vec!["-x"]));
+        let create = help::command("zfs", &words[0]).expect("a command");
+        let words = CommandWords::read(create, &words[1..]).expect("understood");
+        assert_eq!(
+            (words.options.as_str(), words.operands()),
+            ("s", vec!["-x"])
+        );
     }
 
     #[test]

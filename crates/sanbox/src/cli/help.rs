@@ -8,7 +8,7 @@ use super::declare::COMMANDS;
 use super::{zfs, zpool};
 
 /// The declaration of a command, by its name or another name of it.
-fn command(tool: &str, name: &str) -> Option<&'static Command> {
+pub(crate) fn command(tool: &str, name: &str) -> Option<&'static Command> {
     let table = match tool {
         "zpool" => zpool::TABLE,
         "zfs" => zfs::TABLE,
