@@ -14,8 +14,10 @@ use futures_util::future::BoxFuture;
 use manage::database::seconds_since_epoch;
 use manage::peer::message::{PROTOCOL, Paired};
 use manage::peer::pairing::Code;
-use manage::peer::{BoxedLink, Connector, Fingerprint, Identity, PeerBook, PeerLinks, pair};
-use manage::replication::ReplicationError;
+use manage::peer::{
+    BoxedLink, Connector, Fingerprint, Identity, PeerBook, PeerEndpoint, PeerLinks, pair,
+};
+use manage::replication::{Job, Location, RemoteEndpoint, ReplicationError, Switchover};
 use manage::state::StateDirectory;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -280,6 +282,21 @@ impl PeerService {
     /// The peers that are known, and the invitations.
     pub(crate) fn book(&self) -> &Arc<PeerBook> {
         &self.book
+    }
+
+    /// Returns the side of a job that is on another machine; the dataset, where it is in a pool of this one.
+    pub(crate) fn endpoint_elsewhere(
+        self: &Arc<Self>,
+        job: &Job,
+        location: Location,
+    ) -> Result<Box<dyn Switchover>, String> {
+        Ok(match location {
+            Location::Ssh { host, .. } => Box::new(RemoteEndpoint::new(&host, &job.ssh)),
+            Location::Peer { peer, dataset } => {
+                Box::new(PeerEndpoint::new(self.links().clone(), &peer, &dataset))
+            }
+            Location::Local(dataset) => return Err(dataset),
+        })
     }
 
     /// Connections to the peers.

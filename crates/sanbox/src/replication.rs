@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use engine::EngineError;
 use jiff::Timestamp;
-use manage::peer::PeerEndpoint;
 use manage::replication::{
-    self, Ended, Job, JobError, LocalEndpoint, Location, Refusal, RemoteEndpoint, ReplicationError,
-    Switchover,
+    self, Ended, Job, JobError, LocalEndpoint, Location, Refusal, ReplicationError, Switchover,
 };
 
 use crate::appliance::{Appliance, fences};
@@ -33,14 +31,10 @@ async fn endpoint(
     job: &Job,
     location: Result<Location, JobError>,
 ) -> Result<Box<dyn Switchover>, ReplicationError> {
-    match location {
-        Ok(Location::Ssh { host, .. }) => Ok(Box::new(RemoteEndpoint::new(&host, &job.ssh))),
-        Ok(Location::Peer { peer, dataset }) => {
-            let links = appliance.peers().links().clone();
-            Ok(Box::new(PeerEndpoint::new(links, &peer, &dataset)))
-        }
-        Err(error) => Err(ReplicationError::Failed(error.to_string())),
-        Ok(Location::Local(dataset)) => {
+    let location = location.map_err(|error| ReplicationError::Failed(error.to_string()))?;
+    match appliance.peers().endpoint_elsewhere(job, location) {
+        Ok(elsewhere) => Ok(elsewhere),
+        Err(dataset) => {
             let pool = appliance.pool_of(&dataset).await;
             let pool = pool.map_err(|error| ReplicationError::Unreachable {
                 place: format!("pool '{}'", crate::cli::pool_part(&dataset)),

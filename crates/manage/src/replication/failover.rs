@@ -42,12 +42,9 @@ async fn own(
 
 /// As what a copy acts in place of its source: as that, or as what the source acted as, with the next generation.
 fn identity(copy: &ReplicaDataset) -> Option<Identity> {
-    let source = |guid| Identity {
-        guid,
-        generation: 0,
-    };
-    let before = copy.mark.as_ref().map(|mark| source(mark.source_guid));
-    let before = copy.source_identity.or(before)?;
+    let mark = copy.mark.as_ref();
+    let source = mark.map(|mark| Identity::own(mark.source_guid));
+    let before = copy.source_identity.or(source)?;
     Some(Identity {
         generation: before.generation.saturating_add(1),
         ..before
@@ -240,10 +237,9 @@ async fn make_wait(
             side.set(&dataset.name, name, value).await?;
         }
     }
-    let is_fenced = dataset.fence.is_some();
     for (name, is_set) in [
         (IDENTITY_PROPERTY, dataset.identity.is_some()),
-        (FENCED_PROPERTY, is_fenced),
+        (FENCED_PROPERTY, dataset.fence.is_some()),
     ] {
         if is_set {
             side.inherit(&dataset.name, name, false).await?;

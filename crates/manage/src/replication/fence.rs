@@ -11,22 +11,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use engine::DatasetInfo;
-use engine::property::{Source, Value};
+use engine::property::Value;
 
+use super::identity::{Identity, local};
 use super::{IDENTITY_PROPERTY, Job, MARK_PROPERTY, ReplicaDataset, ReplicationError, Switchover};
 
 /// The user property of a dataset that is fenced: a [`Fence`].
 pub const FENCED_PROPERTY: &str = "org.sanbox:fenced";
-
-/// The guid of the dataset that one acts as, and how often that changed hands. As text `GUID:GENERATION` in decimal digits, without the
-/// generation where that is 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The guid.
-    pub guid: u64,
-    /// 0 of a source that no copy stood in for, from 1 otherwise.
-    pub generation: u64,
-}
 
 /// Why a dataset is fenced: another is in use in place of it. As text `GENERATION:JOB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,28 +26,6 @@ pub struct Fence {
     pub generation: u64,
     /// The job that sends from one to the other.
     pub job: String,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.generation {
-            1 => write!(f, "{}", self.guid),
-            generation => write!(f, "{}:{generation}", self.guid),
-        }
-    }
-}
-
-impl FromStr for Identity {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (guid, generation) = text.split_once(':').unwrap_or((text, "1"));
-        let number = |text: &str| text.parse::<u64>().map_err(|_| ());
-        Ok(Self {
-            guid: number(guid)?,
-            generation: number(generation)?,
-        })
-    }
 }
 
 impl fmt::Display for Fence {
@@ -83,28 +52,18 @@ impl FromStr for Fence {
 /// Returns why a dataset is fenced; `None` when it is not. What is inherited or came with a stream fences nothing.
 #[must_use]
 pub fn fence_of(info: &DatasetInfo) -> Option<Fence> {
-    let property = info.property(FENCED_PROPERTY)?;
-    let value = (property.source == Source::Local).then_some(&property.value)?;
-    value.text()?.parse().ok()
+    local(info, FENCED_PROPERTY)?.text()?.parse().ok()
 }
 
 /// Whether a dataset is a copy that a job sent, as its own mark says.
 #[must_use]
 pub fn is_copy(info: &DatasetInfo) -> bool {
-    let property = info.property(MARK_PROPERTY);
-    let property = property.filter(|property| property.source == Source::Local);
-    property
-        .and_then(|property| property.value.text())
-        .is_some()
+    local(info, MARK_PROPERTY).and_then(Value::text).is_some()
 }
 
 /// As what a dataset acts, or would if it were not fenced.
 pub(super) fn acts_as(dataset: &ReplicaDataset) -> Identity {
-    let own = Identity {
-        guid: dataset.guid,
-        generation: 0,
-    };
-    dataset.identity.unwrap_or(own)
+    dataset.identity.unwrap_or(Identity::own(dataset.guid))
 }
 
 /// Fences whichever of a source and its copies has the lower generation. Both sides are read first; given again after it was cut off, it goes
@@ -259,24 +218,12 @@ pub(super) async fn put_in_use_again(
     side.inherit(name, FENCED_PROPERTY, false).await
 }
 
-/// Reads a value of [`IDENTITY_PROPERTY`].
-pub(super) fn identity(value: &Value) -> Option<Identity> {
-    value.text()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn properties_are_read_as_they_are_written() {
-        for text in ["77", "77:0", "77:2"] {
-            let read: Identity = text.parse().expect("an identity");
-            assert_eq!(read.to_string(), text);
-        }
-        for text in ["", "x", "77:", "77:x", "77:1:1", ":1"] {
-            assert!(text.parse::<Identity>().is_err(), "{text}");
-        }
+    fn a_fence_is_read_as_it_is_written() {
         let read: Fence = "3:vm".parse().expect("a fence");
         assert_eq!((read.to_string().as_str(), read.generation), ("3:vm", 3));
         for text in ["", "3", "x:vm", "3:", "3:a b"] {

@@ -4,10 +4,12 @@
 //! A copy is marked ([`MARK_PROPERTY`]). While it is read-only it waits: its volumes are shown to no initiator. What puts it in use sets
 //! [`IDENTITY_PROPERTY`] on the dataset itself; a value that is inherited, or came with a stream, is not in force.
 
+use std::fmt;
+use std::str::FromStr;
+
 use engine::DatasetInfo;
 use engine::property::{Source, Value};
 
-use super::fence::{Identity, identity};
 use super::{FENCED_PROPERTY, MARK_PROPERTY, Mark};
 
 /// The user property of a copy that is in use in place of its source: an [`Identity`], the guid of the dataset that
@@ -22,8 +24,55 @@ pub const IDENTITY_PROPERTIES: [&str; 4] = [
     "readonly",
 ];
 
+/// The guid of the dataset that one acts as, and how often that changed hands. As text `GUID:GENERATION` in decimal digits, without the
+/// generation where that is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The guid.
+    pub guid: u64,
+    /// 0 of a source that no copy stood in for, from 1 otherwise.
+    pub generation: u64,
+}
+
+impl Identity {
+    /// That of a source that no copy stood in for.
+    pub(super) fn own(guid: u64) -> Self {
+        Self {
+            guid,
+            generation: 0,
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.generation {
+            1 => write!(f, "{}", self.guid),
+            generation => write!(f, "{}:{generation}", self.guid),
+        }
+    }
+}
+
+impl FromStr for Identity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (guid, generation) = text.split_once(':').unwrap_or((text, "1"));
+        let number = |text: &str| text.parse::<u64>().map_err(|_| ());
+        Ok(Self {
+            guid: number(guid)?,
+            generation: number(generation)?,
+        })
+    }
+}
+
+/// Reads a value of [`IDENTITY_PROPERTY`].
+fn identity(value: &Value) -> Option<Identity> {
+    value.text()?.parse().ok()
+}
+
 /// Returns a property that was set on the dataset itself.
-fn local<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a Value> {
+pub(super) fn local<'a>(info: &'a DatasetInfo, name: &str) -> Option<&'a Value> {
     let property = info.property(name)?;
     (property.source == Source::Local).then_some(&property.value)
 }
@@ -90,6 +139,17 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn an_identity_is_read_as_it_is_written() {
+        for text in ["77", "77:0", "77:2"] {
+            let read: Identity = text.parse().expect("an identity");
+            assert_eq!(read.to_string(), text);
+        }
+        for text in ["", "x", "77:", "77:x", "77:1:1", ":1"] {
+            assert!(text.parse::<Identity>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -46,10 +46,10 @@ pub use failover::{
     test_root,
 };
 pub use fence::{
-    FENCED_PROPERTY, Fence, Identity, fence_of, fence_source, fenced_sources, is_copy, lift_fences,
-    reclaim, settle_fences,
+    FENCED_PROPERTY, Fence, fence_of, fence_source, fenced_sources, is_copy, lift_fences, reclaim,
+    settle_fences,
 };
-pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, identity_of, is_waiting};
+pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, Identity, identity_of, is_waiting};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
 pub use local::LocalEndpoint;
 pub use past_run::{Ended, PastRun};

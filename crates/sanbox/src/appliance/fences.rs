@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use engine::{DatasetFilter, DatasetKind, PoolHandle, PropertyQuery};
 use futures_util::future::join_all;
-use manage::peer::PeerEndpoint;
 use manage::replication::{
-    FENCED_PROPERTY, Fence, Job, LocalEndpoint, Location, MARK_PROPERTY, RemoteEndpoint,
-    Replications, Switchover, fence_of, is_copy, settle_fences,
+    FENCED_PROPERTY, Fence, Job, LocalEndpoint, Location, MARK_PROPERTY, Replications, Switchover,
+    fence_of, is_copy, settle_fences,
 };
 use tokio::time::timeout;
 
@@ -117,18 +116,14 @@ fn open_side(
     job: &Job,
     location: Option<Location>,
 ) -> Option<Box<dyn Switchover>> {
-    Some(match location? {
-        Location::Ssh { host, .. } => Box::new(RemoteEndpoint::new(&host, &job.ssh)),
-        Location::Peer { peer, dataset } => {
-            let links = peers.links().clone();
-            Box::new(PeerEndpoint::new(links, &peer, &dataset))
-        }
-        Location::Local(dataset) => {
-            let open = context.engine().pools().into_iter();
-            let mut open = open.filter(|pool| pool.name() == pool_part(&dataset));
-            Box::new(LocalEndpoint::new(open.next()?))
-        }
-    })
+    peers.endpoint_elsewhere(job, location?).map_or_else(
+        |dataset| {
+            let mut open = context.engine().pools().into_iter();
+            let pool = open.find(|pool| pool.name() == pool_part(&dataset))?;
+            Some(Box::new(LocalEndpoint::new(pool)) as Box<dyn Switchover>)
+        },
+        Some,
+    )
 }
 
 /// Says in the log what was fenced.
