@@ -52,6 +52,20 @@ async fn master_key(pool: &PoolHandle, name: &str) -> u64 {
     info.expect("is encrypted").guid
 }
 
+/// Begins a rotation and lets it go on for so many milliseconds; returns the master key of before.
+async fn begin(handle: &Handle, pool: &PoolHandle, name: &str, pause: u64) -> u64 {
+    let before = master_key(pool, name).await;
+    pool.start_key_rotation(name).await.expect("begins");
+    handle.sleep(Duration::from_millis(pause)).await;
+    before
+}
+
+/// As [`end`], and the dataset has another master key than before.
+async fn end_anew(handle: &Handle, pool: &PoolHandle, name: &str, before: u64) {
+    end(handle, pool).await;
+    assert_ne!(master_key(pool, name).await, before, "{name}");
+}
+
 #[test]
 fn the_wrapping_key_changes_during_a_rotation() {
     let world = new_world(21);
@@ -64,20 +78,13 @@ fn the_wrapping_key_changes_during_a_rotation() {
         for (turn, pause) in PAUSES.into_iter().enumerate() {
             // One that is its own root, and one that has the key of that.
             let name = ["tank/safe", "tank/safe/kid"][turn % 2];
-            let before = master_key(&pool, name).await;
-            pool.start_key_rotation(name).await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, name, pause).await;
             for _ in 0..2 {
                 secret += 1;
                 change(&pool, "tank/safe", secret, None).await;
             }
             met += usize::from(!pool.key_rotations().await.expect("looks").is_empty());
-            end(&handle, &pool).await;
-            assert_ne!(
-                master_key(&pool, name).await,
-                before,
-                "{name} after {pause} ms"
-            );
+            end_anew(&handle, &pool, name, before).await;
             check_opens(&pool, "tank/safe", secret).await;
             check_contents(&pool, &versions).await;
         }
@@ -95,9 +102,7 @@ fn a_dataset_becomes_a_root_and_inherits_again_during_a_rotation() {
         let versions = fill(&pool, kid).await;
         let mut secret = 10;
         for (turn, pause) in PAUSES.into_iter().enumerate() {
-            let before = master_key(&pool, kid).await;
-            pool.start_key_rotation(kid).await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, kid, pause).await;
             let root = if turn % 2 == 0 {
                 secret += 2;
                 change(&pool, kid, secret, Some("file:///other")).await;
@@ -128,9 +133,7 @@ fn a_rotation_whose_key_is_unloaded_waits_for_it() {
         let versions = fill(&pool, "tank/safe").await;
         let (mut waited, mut refused) = (0, 0);
         for pause in PAUSES {
-            let before = master_key(&pool, "tank/safe").await;
-            pool.start_key_rotation("tank/safe").await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, "tank/safe", pause).await;
             match pool.unload_key("tank/safe").await {
                 Ok(()) => {
                     wait(&handle, &pool).await;
@@ -154,8 +157,7 @@ fn a_rotation_whose_key_is_unloaded_waits_for_it() {
                 Err(EngineError::Busy(_)) => refused += 1,
                 Err(error) => panic!("after {pause} ms: {error}"),
             }
-            end(&handle, &pool).await;
-            assert_ne!(master_key(&pool, "tank/safe").await, before);
+            end_anew(&handle, &pool, "tank/safe", before).await;
             check_contents(&pool, &versions).await;
         }
         assert!(waited > 2, "{waited} waited, {refused} were refused");
@@ -171,9 +173,7 @@ fn a_dataset_is_renamed_during_a_rotation() {
         let mut versions = fill(&pool, "tank/safe").await;
         let mut name = "tank/safe".to_owned();
         for (turn, pause) in PAUSES.into_iter().enumerate() {
-            let before = master_key(&pool, &name).await;
-            pool.start_key_rotation(&name).await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, &name, pause).await;
             let next = format!("tank/safe{turn}");
             let renamed = pool.rename_dataset(&name, &next, false).await;
             renamed.unwrap_or_else(|error| panic!("after {pause} ms: {error}"));
@@ -190,8 +190,7 @@ fn a_dataset_is_renamed_during_a_rotation() {
                 renamed.unwrap_or_else(|error| panic!("after {pause} ms: {error}"));
                 handle.sleep(Duration::from_millis(3)).await;
             }
-            end(&handle, &pool).await;
-            assert_ne!(master_key(&pool, &next).await, before);
+            end_anew(&handle, &pool, &next, before).await;
             check_contents(&pool, &versions).await;
             check_kept(&pool, &next).await;
             name = next;
@@ -211,17 +210,14 @@ fn all_snapshots_are_destroyed_during_a_rotation() {
         assert!(released.expect("releases").is_empty());
         let head = Versions::from([("tank/safe".to_owned(), versions["tank/safe"].clone())]);
         for pause in PAUSES {
-            let before = master_key(&pool, "tank/safe").await;
-            pool.start_key_rotation("tank/safe").await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, "tank/safe", pause).await;
             // Those of the rotation, too; what is being copied is left.
             let all = names(&pool).await.into_iter();
             for name in all.filter(|name| name.starts_with("tank/safe@")) {
                 let _ = pool.destroy_snapshots(&[name], false).await;
                 handle.sleep(Duration::from_millis(2)).await;
             }
-            end(&handle, &pool).await;
-            assert_ne!(master_key(&pool, "tank/safe").await, before);
+            end_anew(&handle, &pool, "tank/safe", before).await;
             check_contents(&pool, &head).await;
             // For the next turn.
             snapshot(&pool, &format!("tank/safe@after{pause}"), &[]).await;
@@ -237,7 +233,6 @@ fn a_dataset_is_rolled_back_during_a_rotation() {
         create_safe(&pool).await;
         let mut versions = fill(&pool, "tank/safe").await;
         for (turn, pause) in PAUSES.into_iter().enumerate() {
-            let before = master_key(&pool, "tank/safe").await;
             let fs = pool.open_fs("tank/safe").await.expect("opens");
             let top = fs.root().await.expect("the root directory").id;
             let file = fs.lookup(top, b"file", &Cred::root()).await;
@@ -250,14 +245,12 @@ fn a_dataset_is_rolled_back_during_a_rotation() {
                 Stability::FileSync,
             )
             .await;
-            pool.start_key_rotation("tank/safe").await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            let before = begin(&handle, &pool, "tank/safe", pause).await;
             let target = "tank/safe@b";
             roll_back_with_newer(&handle, &pool, "tank/safe", target).await;
             let held = versions[target].clone();
             versions.insert("tank/safe".to_owned(), held);
-            end(&handle, &pool).await;
-            assert_ne!(master_key(&pool, "tank/safe").await, before);
+            end_anew(&handle, &pool, "tank/safe", before).await;
             check_contents(&pool, &versions).await;
         }
     });
@@ -274,10 +267,7 @@ fn a_dataset_is_destroyed_during_a_rotation() {
             let held = ["tank/safe/kid@a".to_owned()];
             let released = pool.release(&held, "kept", false).await;
             assert!(released.expect("releases").is_empty());
-            pool.start_key_rotation("tank/safe/kid")
-                .await
-                .expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            begin(&handle, &pool, "tank/safe/kid", pause).await;
             destroy_with_snapshots(&handle, &pool, "tank/safe/kid").await;
             end(&handle, &pool).await;
             let gone = pool
@@ -292,35 +282,36 @@ fn a_dataset_is_destroyed_during_a_rotation() {
 
 /// As `zfs rollback -r`, again while snapshots are busy.
 async fn roll_back_with_newer(handle: &Handle, pool: &PoolHandle, name: &str, target: &str) {
-    for _ in 0..200 {
-        let short_lived = format!("{name}@sanbox-rotate-key-");
-        let mut newer = names(pool).await;
-        newer.retain(|known| known.starts_with(&short_lived));
-        let refused = match newer.is_empty() {
-            true => Vec::new(),
-            false => pool
-                .destroy_snapshots(&newer, false)
-                .await
-                .expect("destroys"),
-        };
-        if refused.is_empty() {
-            match pool.rollback(name, Some(target)).await {
-                Ok(()) => return,
-                Err(EngineError::Busy(_) | EngineError::NotNewest(_)) => {}
-                Err(error) => panic!("roll {name} back: {error}"),
-            }
-        }
-        handle.sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{name} is busy for two seconds");
+    let short_lived = format!("{name}@sanbox-rotate-key-");
+    let is_busy =
+        |error: &EngineError| matches!(error, EngineError::Busy(_) | EngineError::NotNewest(_));
+    let roll_back = async || pool.rollback(name, Some(target)).await;
+    without_snapshots(handle, pool, &short_lived, is_busy, roll_back).await;
 }
 
 /// As `zfs destroy -r`, again while snapshots are busy.
 async fn destroy_with_snapshots(handle: &Handle, pool: &PoolHandle, name: &str) {
+    let is_busy = |error: &EngineError| {
+        matches!(
+            error,
+            EngineError::Busy(_) | EngineError::HasChildren { .. }
+        )
+    };
+    let destroy = async || pool.destroy_dataset(name, DestroyOptions::default()).await;
+    without_snapshots(handle, pool, &format!("{name}@"), is_busy, destroy).await;
+}
+
+/// Destroys the snapshots whose names begin so, and then does what they prevent, until it is not busy.
+async fn without_snapshots(
+    handle: &Handle,
+    pool: &PoolHandle,
+    beginning: &str,
+    is_busy: impl Fn(&EngineError) -> bool,
+    work: impl AsyncFn() -> Result<(), EngineError>,
+) {
     for _ in 0..200 {
-        let own = format!("{name}@");
         let mut snapshots = names(pool).await;
-        snapshots.retain(|known| known.starts_with(&own));
+        snapshots.retain(|known| known.starts_with(beginning));
         let refused = match snapshots.is_empty() {
             true => Vec::new(),
             false => pool
@@ -329,16 +320,15 @@ async fn destroy_with_snapshots(handle: &Handle, pool: &PoolHandle, name: &str) 
                 .expect("destroys"),
         };
         if refused.is_empty() {
-            match pool.destroy_dataset(name, DestroyOptions::default()).await {
+            match work().await {
                 Ok(()) => return,
-                Err(EngineError::Busy(_)) => {}
-                Err(error) if error.to_string() == "filesystem has children" => {}
-                Err(error) => panic!("destroy {name}: {error}"),
+                Err(error) if is_busy(&error) => {}
+                Err(error) => panic!("without {beginning}: {error}"),
             }
         }
         handle.sleep(Duration::from_millis(10)).await;
     }
-    panic!("{name} is busy for two seconds");
+    panic!("{beginning} is busy for two seconds");
 }
 
 async fn scan(handle: &Handle, pool: &PoolHandle) {
@@ -364,8 +354,7 @@ fn a_pool_is_scrubbed_and_resilvered_during_rotations() {
         let first = status.root.children[0].guid;
         let mut attached = None;
         for (turn, pause) in PAUSES.into_iter().enumerate() {
-            pool.start_key_rotation("tank/safe").await.expect("begins");
-            handle.sleep(Duration::from_millis(pause)).await;
+            begin(&handle, &pool, "tank/safe", pause).await;
             match (turn % 3, attached) {
                 (0, None) => {
                     let leaf = pool.attach(first, Path::new(OTHER), false, true).await;

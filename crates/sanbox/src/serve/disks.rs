@@ -61,10 +61,6 @@ impl Asked {
         timeout: Duration,
         look: impl FnOnce() -> Vec<Device> + Send + 'static,
     ) -> Result<Vec<Device>, String> {
-        let known = |last: &Mutex<Option<Vec<Device>>>| {
-            let last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            last.clone()
-        };
         let last = self.last.clone();
         let keeping = move || {
             let devices = look();
@@ -73,7 +69,10 @@ impl Asked {
             devices
         };
         let listed = paths::call_within(timeout, Path::new("/sys/block"), keeping).await;
-        listed.or_else(|why| known(&self.last).ok_or(why))
+        listed.or_else(|why| {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.clone().ok_or(why)
+        })
     }
 
     /// Returns what each of some devices holds.
