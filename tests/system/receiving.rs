@@ -362,6 +362,30 @@ fn file_systems_are_counted_as_they_are_received() {
     judged(&place);
 }
 
+/// A sender that cuts large blocks (without `-L`) goes on at the beginning of a block that was received in part.
+#[test]
+fn a_receive_that_ends_within_a_large_block_is_resumed() {
+    let (place, _golden) = pools();
+    let made = place.run(
+        "head -c 6000000 /dev/urandom > f; zfs create -o recordsize=1M tank/src && sanbox put f tank/src:/f && \
+         zfs snapshot tank/src@a && zfs send tank/src@a > sent",
+    );
+    assert_eq!(made, "");
+    // Three places within a block and two more within each rest.
+    for len in [1_700_000, 2_900_000, 3_400_000] {
+        let token = "zfs get -Hpo value receive_resume_token tank/copy";
+        let received = place.run(&format!(
+            "head -c {len} sent | zfs receive -su tank/copy 2>&1 | grep -c 'snapshot is saved'; \
+             for more in 700000 1500000; do zfs send -t $({token}) | head -c $more | \
+               zfs receive -su tank/copy 2>&1 | grep -c 'snapshot is saved'; done; \
+             zfs send -t $({token}) | zfs receive -su tank/copy && sanbox cat tank/copy:/f | cmp - f",
+        ));
+        assert_eq!(received, "1\n1\n1\n", "cut at {len}");
+        assert_eq!(place.run("zfs destroy -r tank/copy"), "");
+    }
+    judged(&place);
+}
+
 /// What an interrupted receive left is sent on (`-S`), whole and incremental, to us and to OpenZFS's own code; the first sender's rest
 /// completes it.
 #[test]

@@ -24,8 +24,12 @@ const BLOCK: usize = 128 << 10;
 
 /// Runs a test with an imported pool `tank` on a modelled disk; `zdb` judges the disk afterwards.
 fn with_pool(test: impl AsyncFnOnce(World, PoolHandle)) {
+    with_pool_of(128 << 20, test);
+}
+
+fn with_pool_of(bytes: u64, test: impl AsyncFnOnce(World, PoolHandle)) {
     let world = World::new(1);
-    world.add_disk(DISK, DiskModel::new(128 << 20));
+    world.add_disk(DISK, DiskModel::new(bytes));
     run_with_pool(&world, &[], async |_, _, pool| {
         test(world.clone(), pool).await;
     });
@@ -106,6 +110,7 @@ async fn stream(pool: &PoolHandle, snapshot: &str, from: Option<&str>, letters: 
         from: from.map(str::to_owned),
         options: SendOptions {
             compressed: letters.contains('c'),
+            large_blocks: letters.contains('L'),
             embedded: letters.contains('e'),
             raw: letters.contains('w'),
             ..SendOptions::default()
@@ -577,5 +582,53 @@ fn what_keeps_a_copy_from_acting_is_there_as_soon_as_the_copy() {
             [Some(on), Some(noauto), Some(Value::Text("x".to_owned()))]
         );
         assert!(receiving.finish().await.result.is_err());
+    });
+}
+
+/// Blocks of 16 MiB that wait for their transaction groups take 32 MiB of memory, not two groups full of them.
+#[test]
+fn few_large_blocks_of_a_receive_wait_for_the_disk() {
+    const LARGE: usize = 16 << 20;
+    const BLOCKS: usize = 10;
+    with_pool_of(768 << 20, async |_, pool| {
+        let settings = [("recordsize", "16M"), ("compression", "off")];
+        create(&pool, "tank/large", &settings, None).await;
+        let fs = pool.open_fs("tank/large").await.expect("opens");
+        let cred = &Cred::root();
+        let root = fs.root().await.expect("the root directory").id;
+        let set = SetAttr::default();
+        let made = fs.create(root, b"file", CreateMode::Guarded, &set, cred);
+        let file = made.await.expect("creates").file.id;
+        let data = |number: usize| block(number, 3).repeat(LARGE / BLOCK);
+        for number in 0..BLOCKS {
+            let (at, data) = ((number * LARGE) as u64, IoBuf::from(data(number)));
+            let written = fs.write(file, at, data, Stability::FileSync, cred).await;
+            written.expect("writes");
+        }
+        let request = SnapshotRequest {
+            names: vec!["tank/large@a".to_owned()],
+            ..SnapshotRequest::default()
+        };
+        assert!(pool.snapshot(request).await.expect("takes").is_empty());
+        let bytes = stream(&pool, "tank/large@a", None, "L").await;
+        let receiving = pool.receive(into("tank/copy")).await.expect("begins");
+        let mut most = 0;
+        for chunk in bytes.chunks(1 << 20) {
+            assert!(receiving.write(chunk.to_vec()).await);
+            most = most.max(pool.statistics().await.expect("counts").dirty_bytes);
+        }
+        receiving.finish().await.result.expect("receives");
+        // With what goes along with blocks; without a limit all ten waited.
+        let (one, limit) = (LARGE as u64, 34 << 20);
+        assert!(one < most && most < limit, "{most} bytes waited");
+        let fs = pool.open_fs("tank/copy@a").await.expect("opens");
+        let root = fs.root().await.expect("the root directory").id;
+        let file = fs.lookup(root, b"file", cred).await.expect("finds").id;
+        for number in 0..BLOCKS {
+            let read = fs.read(file, (number * LARGE) as u64, LARGE, cred).await;
+            let pieces = read.expect("reads").pieces;
+            let read: Vec<u8> = pieces.iter().flat_map(|part| part.to_vec()).collect();
+            assert!(read == data(number), "block {number} differs");
+        }
     });
 }

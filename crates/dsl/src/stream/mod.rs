@@ -18,6 +18,7 @@ mod send_source;
 mod source;
 pub(crate) mod swap;
 mod target;
+mod unsynced;
 mod writer;
 
 pub use crate::resume_token::{TokenError, unpack_token};

@@ -21,6 +21,7 @@ use zio::{StoredCrypt, StoredForm};
 
 use super::incoming::Incoming;
 use super::target::{ReceiveDestination, ReceiveTarget};
+use super::unsynced::Unsynced;
 use super::{NvList, malformed};
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
@@ -56,6 +57,7 @@ pub struct Receiver {
     last: (u64, u64),
     /// Bytes of the stream that were applied, those before an interruption included.
     bytes: u64,
+    large_blocks: Unsynced,
     ended: bool,
 }
 
@@ -91,7 +93,8 @@ impl Hierarchy {
                     name: target.dataset,
                 });
             }
-            last = (point.object, point.offset);
+            // Not at the offset: a large block that its sender cuts is sent from its beginning again.
+            last = (point.object, 0);
             bytes += point.bytes;
         }
         let dataset = {
@@ -117,6 +120,7 @@ impl Hierarchy {
             range: None,
             last,
             bytes,
+            large_blocks: Unsynced::default(),
             ended: false,
         })
     }
@@ -144,7 +148,17 @@ impl Receiver {
         if record.to_guid() != self.incoming.begin.to_guid {
             return Err(malformed("guid of a record"));
         }
+        let clock = self.objset().services().clock.clone();
+        let large = self.large_blocks.make_room(record, &clock).await?;
         self.bytes += ondisk::stream::RECORD_SIZE as u64 + payload.len() as u64;
+        self.apply(record, payload).await?;
+        if let Some(bytes) = large {
+            self.large_blocks.add(clock.open_txg(), bytes);
+        }
+        Ok(())
+    }
+
+    async fn apply(&mut self, record: &StreamRecord, payload: &IoBuf) -> Result<()> {
         match record {
             StreamRecord::Object(object) if self.is_raw() => self.raw_object(object, payload).await,
             StreamRecord::Object(object) => self.object(object, payload).await,
