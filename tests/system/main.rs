@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod acme;
 mod allow;
 mod bootfs;
 mod caches;

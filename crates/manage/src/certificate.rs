@@ -17,6 +17,8 @@ const RENEWED_DAYS: u64 = 30;
 /// Begins the line before a certificate that was made here. It says when the certificate ends, in seconds since 1970; what an
 /// administrator puts into the file has no such line (RFC 7468, 2: text before a certificate is ignored).
 const MADE_HERE: &str = "Made by sanbox, to be made anew before ";
+/// The line before a certificate that [`install`] put there.
+const ISSUED: &str = "Issued by an authority that speaks ACME";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -103,9 +105,66 @@ pub fn fingerprint(der: &[u8]) -> String {
     pairs.join(":")
 }
 
+/// Puts a certificate that was issued into the directory, where the next look finds it. The key is readable by its owner only. One of the
+/// administrator's own, which was there, is kept as `console-cert.before.pem` and `console-key.before.pem`.
+///
+/// # Errors
+/// A file cannot be read or written; the certificate before then stays.
+pub fn install(directory: &Path, certificates: &str, key: &str) -> Result<(), CertificateError> {
+    let path = |name: &str| directory.join(name);
+    let (cert_path, key_path) = (path("console-cert.pem"), path("console-key.pem"));
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| CertificateError::Io { path, source }
+    };
+    if let (Some(own), Some(own_key)) = (read(&cert_path)?, read(&key_path)?) {
+        let is_known = |line: &str| line.starts_with(MADE_HERE) || line == ISSUED;
+        if !own.lines().any(is_known) {
+            let kept = [
+                path("console-cert.before.pem"),
+                path("console-key.before.pem"),
+            ];
+            write([(&kept[1], &own_key), (&kept[0], &own)]).map_err(io(&kept[0]))?;
+        }
+    }
+    let certificates = format!("{ISSUED}\n{certificates}");
+    write([(&key_path, key), (&cert_path, &certificates)]).map_err(io(&cert_path))
+}
+
+/// Returns a request for a certificate with these names (PKCS #10, in DER), and its new key in PEM.
+///
+/// # Errors
+/// None can be made.
+pub fn request(names: Vec<String>) -> Result<(Vec<u8>, String), CertificateError> {
+    let mut params = rcgen::CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let key = rcgen::KeyPair::generate()?;
+    let request = params.serialize_request(&key)?;
+    Ok((request.der().to_vec(), key.serialize_pem()))
+}
+
+/// Returns the certificate by which a name is proved in TLS (RFC 8737, 3) and its key (PKCS #8), both in DER. `digest` is the SHA-256 of the
+/// key authorization.
+///
+/// # Errors
+/// None can be made.
+pub fn for_challenge(name: &str, digest: &[u8]) -> Result<(Vec<u8>, Vec<u8>), CertificateError> {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()])?;
+    params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(digest)];
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok((certificate.der().to_vec(), key.serialize_der()))
+}
+
 /// Returns the end of a certificate's validity, in seconds since 1970; `None` where it is not understood.
 #[must_use]
 pub fn end_of_validity(der: &[u8]) -> Option<u64> {
+    validity(der).map(|(_, end)| end)
+}
+
+/// Returns when a certificate's validity begins and ends, in seconds since 1970; `None` where it is not understood.
+#[must_use]
+pub fn validity(der: &[u8]) -> Option<(u64, u64)> {
     // RFC 5280, 4.1: Certificate, its TBSCertificate, and in it version [0], serialNumber, signature, issuer and validity.
     const SEQUENCE: u8 = 0x30;
     let (_, certificate, _) = element(der)?;
@@ -115,9 +174,10 @@ pub fn end_of_validity(der: &[u8]) -> Option<u64> {
         let (tag, content, rest) = element(fields)?;
         sequences += usize::from(tag == SEQUENCE);
         if sequences == 3 {
-            let (_, _, behind) = element(content)?;
-            let (tag, text, _) = element(behind)?;
-            return time(tag, std::str::from_utf8(text).ok()?);
+            let (tag, begin, behind) = element(content)?;
+            let begin = time(tag, std::str::from_utf8(begin).ok()?)?;
+            let (tag, end, _) = element(behind)?;
+            return Some((begin, time(tag, std::str::from_utf8(end).ok()?)?));
         }
         fields = rest;
     }
@@ -214,6 +274,10 @@ mod tests {
         for end in 0..made.der().len().min(200) {
             let _ = end_of_validity(&made.der()[..end]);
         }
+        params.not_before = rcgen::date_time_ymd(2027, 2, 27);
+        let made = params.self_signed(&key).expect("a certificate");
+        let (begin, end) = (1_803_772_800 - ONE_DAY_SECONDS, 1_803_772_800);
+        assert_eq!(validity(made.der()), Some((begin, end)));
         assert_eq!(time(0x17, "700101000000Z"), Some(0));
         assert_eq!(time(0x18, "20240229120000Z"), Some(1_709_208_000));
         assert_eq!(time(0x18, "2024"), None);
@@ -240,6 +304,29 @@ mod tests {
         assert_eq!(kept.certificates, own);
         let key = fs::metadata(directory.path().join("console-key.pem")).expect("there");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn one_that_is_issued_takes_the_place_and_the_administrators_own_is_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        let names = || vec!["localhost".to_owned()];
+        let now = 1_800_000_000;
+        load_or_make(directory.path(), names(), now).expect("a certificate");
+        install(directory.path(), "chain", "key").expect("installed");
+        assert!(!at("console-cert.before.pem").exists(), "made here");
+        install(directory.path(), "chain 2", "key 2").expect("installed");
+        assert!(!at("console-cert.before.pem").exists(), "issued");
+        // It is made anew by nobody here, whatever the date.
+        let issued = load_or_make(directory.path(), names(), u64::MAX / 2).expect("read");
+        assert_eq!(issued.key, "key 2");
+        assert!(issued.certificates.ends_with("\nchain 2"));
+        fs::write(at("console-cert.pem"), "own").expect("written");
+        fs::write(at("console-key.pem"), "own key").expect("written");
+        install(directory.path(), "chain 3", "key 3").expect("installed");
+        let kept = ["console-cert.before.pem", "console-key.before.pem"].map(at);
+        let kept = kept.map(|path| fs::read_to_string(path).expect("kept"));
+        assert_eq!(kept, ["own", "own key"]);
     }
 
     #[test]

@@ -206,8 +206,22 @@ pub const RULES: &[Rule] = {
             Changes,
             Refused,
             &[
-                "acl", "alert", "checks", "itadm", "log", "ls", "mkdir", "peer", "report", "rm",
-                "sbdadm", "support", "stmfadm", "tune", "zinject",
+                "acl",
+                "alert",
+                "certificate",
+                "checks",
+                "itadm",
+                "log",
+                "ls",
+                "mkdir",
+                "peer",
+                "report",
+                "rm",
+                "sbdadm",
+                "support",
+                "stmfadm",
+                "tune",
+                "zinject",
             ],
         ),
         rule(
@@ -401,7 +415,7 @@ fn is_look(arguments: &[String]) -> bool {
     // Without further words they list.
     matches!(
         words[..],
-        ["user", "key", "list"] | ["zinject" | "checks" | "trash" | "report"]
+        ["user", "key", "list"] | ["zinject" | "certificate" | "checks" | "trash" | "report"]
     ) || words.first() == Some(&"undo") && has_letter(&arguments[1..], 'n')
 }
 

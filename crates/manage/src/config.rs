@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alerts::Severity;
 use crate::alerts::forms::WebhookForm;
+pub use crate::config_acme::{Acme, AcmeChallenge, is_address};
 pub use crate::config_login::{GroupRoles, Ldap, Login, Oidc};
 
 /// Why the configuration cannot be used.
@@ -72,6 +73,8 @@ pub struct Config {
     pub replication: Replication,
     /// Log-in by a directory or a provider.
     pub login: Login,
+    /// A certificate of the console from an authority.
+    pub acme: Acme,
 }
 
 /// Settings of the server that other appliances replicate by.
@@ -583,6 +586,7 @@ impl Config {
             }
         }
         config.login.check()?;
+        config.acme.check()?;
         for (name, hook) in &config.policies.hook {
             check_hook(name, hook).map_err(|why| format!("[policies.hook.{name}] {why}"))?;
         }

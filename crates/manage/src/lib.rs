@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod acme;
 pub mod alerts;
 pub mod api;
 pub mod attempts;
@@ -14,6 +15,7 @@ pub mod audit;
 pub mod certificate;
 pub mod commands;
 pub mod config;
+mod config_acme;
 mod config_login;
 pub mod control;
 pub mod database;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acme;
 mod appliance;
 mod cli;
 mod follow;

@@ -189,6 +189,7 @@ export type AccessReport = {
 export type FileList = { files: File[]; next: number | null };
 export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean; directory: string | null };
 export type Group = { name: string; number: number; role: Role | null; members: string[]; created: number };
+export type SshKey = { id: number; user: string; kind: string; fingerprint: string; comment: string; created: number };
 export type ApiKey = { id: number; user: string; name: string; role: Role; datasets: string[]; created: number; expires: number | null; used: number | null };
 export type AuditEntry = { id: number; time: number; user: string; origin: string; event: string; count: number };
 export type Severity = 'info' | 'warning' | 'critical';
@@ -289,6 +290,15 @@ export type Settings = {
   log_levels: string | null;
   log_modules: string[];
   certificate: { fingerprint: string; ends: number | null } | null;
+  acme: {
+    names: string[];
+    contact: string;
+    directory: string;
+    challenge: string;
+    running: boolean;
+    next: number;
+    failure: { fact: string; next_step: string } | null;
+  } | null;
   channels: { name: string; kind: string; to: string; severity: string }[];
   support_made: number | null;
   state_directory: string;

@@ -4,6 +4,7 @@
 use engine::{Health, PoolStatus, VdevStatus};
 
 use super::{Condition, Severity};
+use crate::acme::AcmeFailure;
 use crate::history::sample::PoolSpan;
 use crate::replication::{Job, ReplicationError};
 
@@ -371,11 +372,12 @@ pub fn fenced(dataset: &str, job: &str, is_copy: bool) -> Condition {
     condition(key, Severity::Warning, &subject, [fact, effect, next_step])
 }
 
-/// The certificate of the console, whose end is in seconds since 1970.
+/// The certificate of the console, whose validity begins and ends at these times, in seconds since 1970.
 #[must_use]
-pub fn certificate(end: u64, now: u64) -> Option<Condition> {
+pub fn certificate((begin, end): (u64, u64), now: u64) -> Option<Condition> {
     let left = end.saturating_sub(now);
-    if left > CERTIFICATE_SECONDS {
+    // One of few days is renewed when a third of them is left.
+    if left > CERTIFICATE_SECONDS.min(end.saturating_sub(begin) / 4) {
         return None;
     }
     let (severity, fact) = match left {
@@ -398,9 +400,31 @@ pub fn certificate(end: u64, now: u64) -> Option<Condition> {
         [
             fact,
             "Browsers and scripts refuse the connection then; data and shares are not affected.".to_owned(),
-            "Put a new one in place of console-cert.pem and console-key.pem in the state directory, and restart.".to_owned(),
+            "Put a new one in place of console-cert.pem and console-key.pem in the state directory, or have one issued ('sanbox certificate acme')."
+                .to_owned(),
         ],
     ))
+}
+
+/// A certificate by ACME that was not issued; the end of the one in use is in seconds since 1970.
+#[must_use]
+pub fn acme(failure: &AcmeFailure, end: Option<u64>, now: u64) -> Condition {
+    let effect = match end.map(|end| end.saturating_sub(now) / 86_400) {
+        Some(days) => format!(
+            "The certificate in use stays, and ends in {days} days; data and shares are not affected."
+        ),
+        None => "The console keeps the certificate that it has.".to_owned(),
+    };
+    condition(
+        "certificate/acme".to_owned(),
+        Severity::Warning,
+        "console",
+        [
+            format!("No certificate was issued. {}", failure.fact),
+            effect,
+            failure.next_step.clone(),
+        ],
+    )
 }
 
 /// A clock that went back, or is in the past of the program.
@@ -717,8 +741,17 @@ mod tests {
         let fine = pool(Health::Online, Vec::new());
         assert!(scrub(&fine, now - 86_400, now).is_none());
         assert!(scrub(&fine, now - 2 * SCRUB_SECONDS, now).is_some());
-        assert!(certificate(now + 2 * CERTIFICATE_SECONDS, now).is_none());
-        let ended = certificate(now - 1, now).map(|found| found.severity);
+        assert!(certificate((now, now + 2 * CERTIFICATE_SECONDS), now).is_none());
+        let short = (now, now + 6 * 86_400);
+        assert!(certificate(short, now + 4 * 86_400).is_none());
+        assert!(certificate(short, now + 5 * 86_400).is_some());
+        let failure = AcmeFailure {
+            fact: "Nobody answers.".to_owned(),
+            next_step: "Wait.".to_owned(),
+        };
+        let told = acme(&failure, Some(now + 9 * 86_400), now);
+        assert!(told.fact.ends_with("Nobody answers.") && told.effect.contains("9 days"));
+        let ended = certificate((0, now - 1), now).map(|found| found.severity);
         assert_eq!(ended, Some(Severity::Warning));
         assert!(clock(now, now + 10).is_none());
         assert!(clock(now, now + 86_400).is_some_and(|found| found.fact.contains("24 hours")));

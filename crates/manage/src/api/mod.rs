@@ -63,7 +63,7 @@ pub use login::OidcProof;
 pub use peers::InvitationView;
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
-pub use settings::{CertificateView, ChannelSetting, Settings, Tunable};
+pub use settings::{AcmeView, CertificateView, ChannelSetting, Settings, Tunable};
 pub use shares::{InitiatorSession, Ports, Share};
 
 use crate::accounts::{AccountError, Accounts, Refusal, Role, SessionUser};

@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Problem, Shared};
+use crate::acme::AcmeFailure;
 
 /// How long the state directory may take to tell of the certificate.
 const READ_TIMEOUT: Duration = Duration::from_millis(700);
@@ -39,6 +40,25 @@ pub struct CertificateView {
     pub ends: Option<u64>,
 }
 
+/// A certificate by ACME: what is set, and what became of it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct AcmeView {
+    /// Names of the certificate. Empty: it is off.
+    pub names: Vec<String>,
+    /// The mail address that the authority knows; empty for none.
+    pub contact: String,
+    /// The authority's directory.
+    pub directory: String,
+    /// `http-01` or `tls-alpn-01`.
+    pub challenge: &'static str,
+    /// An order is under way.
+    pub running: bool,
+    /// When one is asked for next, seconds since 1970; in the past: at once.
+    pub next: u64,
+    /// Why the last order failed.
+    pub failure: Option<AcmeFailure>,
+}
+
 /// A channel of alerts, as it is configured; without what lets in there.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ChannelSetting {
@@ -63,6 +83,8 @@ pub struct Settings {
     pub log_modules: &'static [&'static str],
     /// None when it cannot be read.
     pub certificate: Option<CertificateView>,
+    /// The authority that it comes from; none when the state directory cannot be read.
+    pub acme: Option<AcmeView>,
     /// Channels of alerts.
     pub channels: Vec<ChannelSetting>,
     /// How often the report is mailed: `off`, `daily`, `weekly` or `monthly`.

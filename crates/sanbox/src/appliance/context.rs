@@ -10,6 +10,7 @@ use manage::config::{Alerts, Config};
 use manage::state::StateDirectory;
 use tokio::sync::watch;
 
+use crate::acme::Acme;
 use crate::memory::plan::{self, Plan};
 use crate::tuning::{self, Tunables};
 
@@ -23,6 +24,8 @@ pub(crate) struct Context {
     tunables: Mutex<Tunables>,
     /// Who is told of alerts; it can be changed, too.
     alerts: watch::Sender<Alerts>,
+    /// Certificates from an authority.
+    acme: Acme,
     memory: Plan,
     /// Pools that are not served yet, by name: of each, how many tasks say so.
     withheld: Mutex<BTreeMap<String, usize>>,
@@ -68,6 +71,7 @@ impl Context {
             engine,
             state,
             alerts: watch::Sender::new(config.alerts.clone()),
+            acme: Acme::new(config.acme.clone()),
             config,
             identity,
             tunables: Mutex::new(tunables),
@@ -83,6 +87,7 @@ impl Context {
             state: StateDirectory::unopened(state),
             config: Config::default(),
             alerts: watch::Sender::default(),
+            acme: Acme::default(),
             identity: HostIdentity::default(),
             tunables: Mutex::default(),
             memory: Plan::of(0),
@@ -131,6 +136,11 @@ impl Context {
     /// Who is told of alerts, now and from now on.
     pub(crate) fn alerts(&self) -> &watch::Sender<Alerts> {
         &self.alerts
+    }
+
+    /// Certificates from an authority.
+    pub(crate) fn acme(&self) -> &Acme {
+        &self.acme
     }
 
     /// What is planned of the memory.

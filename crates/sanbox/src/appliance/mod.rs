@@ -31,6 +31,7 @@ use manage::replication::Replications;
 use manage::state::StateDirectory;
 use tokio::sync::watch;
 
+use crate::acme::Acme;
 use crate::logging::SANBOX;
 use crate::memory::Plan;
 use crate::names::pool_part;
@@ -325,6 +326,11 @@ impl Appliance {
     /// Who is told of alerts, now and from now on.
     pub(crate) fn alert_settings(&self) -> &watch::Sender<AlertSettings> {
         self.context.alerts()
+    }
+
+    /// Certificates from an authority.
+    pub(crate) fn acme(&self) -> &Acme {
+        self.context.acme()
     }
 
     /// The limits that can be changed, as they are now.

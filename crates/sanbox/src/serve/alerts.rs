@@ -1,11 +1,13 @@
 //! Runs the checks whose findings become alerts: each at its interval, with a bound on its time.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::{PoolHandle, PoolStatus};
 use futures_util::future::join_all;
+use manage::acme::AcmeProgress;
 use manage::alerts::checks::{CHECKS, Check};
 use manage::alerts::{CheckResult, Condition, rules};
 use manage::api::Api;
@@ -14,6 +16,8 @@ use manage::history::Cause;
 use manage::jobs::JobState;
 use manage::policy::{self, DatasetState, NextSnapshot, PolicyOverview};
 use manage::silence;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tokio::time::{Instant, timeout};
 
 use super::management;
@@ -44,8 +48,6 @@ struct Checker {
     silent: BTreeMap<String, Instant>,
     /// Since when a snapshot of a dataset is due.
     due: BTreeMap<String, Instant>,
-    /// The end of the console's certificate, seconds since 1970.
-    certificate: Option<u64>,
     /// The latest time that was seen, seconds since 1970, and when.
     known: (u64, Instant),
     began: u64,
@@ -55,9 +57,6 @@ struct Checker {
 pub(crate) async fn watch(appliance: Weak<Appliance>, api: Arc<Api>) {
     let now = seconds_since_epoch();
     let mut checker = Checker {
-        certificate: appliance
-            .upgrade()
-            .and_then(|appliance| certificate_end(&appliance)),
         appliance,
         api,
         closed: BTreeMap::new(),
@@ -132,12 +131,7 @@ impl Checker {
             "schedules" => self.schedules(appliance).await,
             "replication" => replication_problems(appliance),
             "replication-lag" => copies_behind(appliance, now)?,
-            "certificate" => {
-                let end = self.certificate;
-                end.and_then(|end| rules::certificate(end, now))
-                    .into_iter()
-                    .collect()
-            }
+            "certificate" => certificate(appliance, now).await?,
             "clock" => {
                 let (known, at) = self.known;
                 let expected = known + at.elapsed().as_secs();
@@ -375,10 +369,25 @@ async fn silent_for(pool: &PoolHandle, before: &PoolStatus) -> Vec<String> {
     }
 }
 
-/// The end of the console's certificate, in seconds since 1970.
-fn certificate_end(appliance: &Appliance) -> Option<u64> {
-    use rustls::pki_types::pem::PemObject as _;
-    let pem = std::fs::read(appliance.state().path().join("console-cert.pem")).ok()?;
-    let der = rustls::pki_types::CertificateDer::from_pem_slice(&pem).ok()?;
-    manage::certificate::end_of_validity(&der)
+/// What is wrong with the console's certificate, and with the one that an authority is asked for.
+async fn certificate(appliance: &Appliance, now: u64) -> Result<Vec<Condition>, String> {
+    let directory = appliance.state().path().to_owned();
+    let path = directory.join("console-cert.pem");
+    let is_on = appliance.acme().settings().borrow().is_on();
+    let read = paths::call(&path, move || {
+        let failure = AcmeProgress::read(&directory).failure;
+        (validity(&directory), failure.filter(|_| is_on))
+    });
+    let (validity, failure) = read.await?;
+    let ending = validity.and_then(|validity| rules::certificate(validity, now));
+    let end = validity.map(|(_, end)| end);
+    let refused = failure.map(|failure| rules::acme(&failure, end, now));
+    Ok(ending.into_iter().chain(refused).collect())
+}
+
+/// When the validity of the console's certificate begins and ends, in seconds since 1970.
+fn validity(state: &Path) -> Option<(u64, u64)> {
+    let pem = std::fs::read(state.join("console-cert.pem")).ok()?;
+    let der = CertificateDer::from_pem_slice(&pem).ok()?;
+    manage::certificate::validity(&der)
 }

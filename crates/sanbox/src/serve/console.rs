@@ -28,11 +28,14 @@ use manage::jobs::{Jobs, Notice};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::acme::challenges::{ACME_TLS, Challenges, is_for_challenge};
 use crate::appliance::Appliance;
 use crate::logging::CONSOLE;
 use crate::serve::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWay};
@@ -80,7 +83,8 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
         return Ok(());
     }
     let files = certificate_files(appliance, &addresses)?;
-    let (tls, fingerprint) = tls(&files)?;
+    let challenges = appliance.acme().challenges().clone();
+    let (tls, fingerprint) = tls(&files, &challenges)?;
     let renewal = CertificateRenewal {
         appliance: Arc::downgrade(appliance),
         addresses,
@@ -94,6 +98,7 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
     let jobs = api.jobs.clone();
     let server = Arc::new(ConsoleServer {
         tls: RwLock::new(tls),
+        challenges,
         router: api::router(api),
         admission: Admission::new(admission_limits(config.console.connections_max)),
     });
@@ -142,7 +147,7 @@ impl CertificateRenewal {
 
     /// Puts another certificate to use. One that does not go with its key is perhaps replaced by halves.
     fn replace(&mut self, files: CertificateFiles, server: &ConsoleServer) -> anyhow::Result<()> {
-        let (tls, fingerprint) = tls(&files)?;
+        let (tls, fingerprint) = tls(&files, &server.challenges)?;
         *server.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
         tracing::info!(
             target: CONSOLE,
@@ -244,8 +249,27 @@ fn certificate_files(
     certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())
 }
 
+/// Shows the console's certificate, and to an authority that of a challenge.
+#[derive(Debug)]
+struct ShownCertificates {
+    own: Arc<CertifiedKey>,
+    challenges: Arc<Challenges>,
+}
+
+impl ResolvesServerCert for ShownCertificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if is_for_challenge(&hello) {
+            return self.challenges.certificate(&hello);
+        }
+        Some(self.own.clone())
+    }
+}
+
 /// What serves TLS with a certificate, and the certificate's fingerprint.
-fn tls(files: &CertificateFiles) -> anyhow::Result<(TlsAcceptor, String)> {
+fn tls(
+    files: &CertificateFiles,
+    challenges: &Arc<Challenges>,
+) -> anyhow::Result<(TlsAcceptor, String)> {
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(files.certificates.as_bytes())
             .collect::<Result<_, _>>()
@@ -257,13 +281,18 @@ fn tls(files: &CertificateFiles) -> anyhow::Result<(TlsAcceptor, String)> {
     let key = PrivateKeyDer::from_pem_slice(files.key.as_bytes());
     let key = key.context("reading console-key.pem")?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let own = CertifiedKey::from_der(chain, key, &provider);
+    let own = own.context("using console-cert.pem and console-key.pem")?;
+    let shown = ShownCertificates {
+        own: Arc::new(own),
+        challenges: challenges.clone(),
+    };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("choosing the versions of TLS")?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .context("using console-cert.pem and console-key.pem")?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        .with_cert_resolver(Arc::new(shown));
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), ACME_TLS.to_vec()];
     Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
 }
 
@@ -281,6 +310,7 @@ fn admission_limits(connections_max: usize) -> AdmissionLimits {
 /// What the connections share.
 struct ConsoleServer {
     tls: RwLock<TlsAcceptor>,
+    challenges: Arc<Challenges>,
     router: axum::Router,
     admission: Arc<Admission>,
 }
@@ -326,7 +356,11 @@ async fn connection(
     match timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
         Ok(Ok(1)) if redirect::is_plain(first[0]) => {
             // A broken connection is the client's affair.
-            let _ = timeout(HANDSHAKE_TIMEOUT, redirect::answer(stream)).await;
+            let _ = timeout(
+                HANDSHAKE_TIMEOUT,
+                redirect::answer(stream, &server.challenges, None),
+            )
+            .await;
             return;
         }
         Ok(Ok(1)) => {}
@@ -340,6 +374,10 @@ async fn connection(
     let Ok(Ok(stream)) = handshake.await else {
         return;
     };
+    // RFC 8737, 3: the handshake was all that the authority came for.
+    if stream.get_ref().1.alpn_protocol() == Some(ACME_TLS) {
+        return;
+    }
     let service = server
         .router
         .clone()

@@ -11,12 +11,13 @@ use engine::PoolHandle;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use manage::accounts::{Refusal, Role};
+use manage::acme::AcmeProgress;
 use manage::alerts::channel::Channel;
 use manage::api::{
-    AccessReport, Api, Backend, CertificateView, ChannelSetting, Delegate, Device, DeviceContent,
-    InitiatorSession, InvitationView, OidcProof, Ports, Settings, Share,
+    AccessReport, AcmeView, Api, Backend, CertificateView, ChannelSetting, Delegate, Device,
+    DeviceContent, InitiatorSession, InvitationView, OidcProof, Ports, Settings, Share,
 };
-use manage::config::Alerts;
+use manage::config::{Acme, Alerts};
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
 use manage::peer::PeerBook;
@@ -185,15 +186,23 @@ impl Backend for ApplianceBackend {
                 return Settings::default();
             };
             let directory = appliance.state().path().to_owned();
+            let set = appliance.acme().settings().borrow().clone();
+            let running = appliance.acme().is_trying();
             let read = tokio::task::spawn_blocking(move || {
-                (certificate(&directory), support_made(&directory))
+                let acme = acme(&directory, set, running);
+                (
+                    certificate(&directory),
+                    Some(acme),
+                    support_made(&directory),
+                )
             });
-            let (certificate, support_made) = read.await.unwrap_or_default();
+            let (certificate, acme, support_made) = read.await.unwrap_or_default();
             Settings {
                 tunables: tuning::views(&appliance.tunables()),
                 log_levels: logging::levels().map(|levels| levels.to_string()),
                 log_modules: logging::MODULES,
                 certificate,
+                acme,
                 support_made,
                 channels: channels(&appliance.alert_settings().borrow()),
                 report_every: {
@@ -329,6 +338,21 @@ fn certificate(state: &Path) -> Option<CertificateView> {
         fingerprint: fingerprint_of(&pem)?,
         ends: manage::certificate::end_of_validity(&der),
     })
+}
+
+/// Reads what became of a certificate by ACME.
+fn acme(state: &Path, set: Acme, running: bool) -> AcmeView {
+    let progress = AcmeProgress::read(state);
+    let in_use = crate::acme::fingerprint_in(state);
+    AcmeView {
+        next: progress.next_attempt(&set, in_use.as_deref()),
+        names: set.names,
+        contact: set.contact,
+        directory: set.directory,
+        challenge: set.challenge.as_str(),
+        running,
+        failure: progress.failure,
+    }
 }
 
 /// When the archive of `sanbox support` was made.

@@ -1,5 +1,6 @@
 //! `sanbox serve`: the daemon.
 
+mod acme;
 mod admission;
 mod alerts;
 mod connection_workers;
@@ -23,7 +24,7 @@ pub(crate) mod notify;
 mod outbox;
 pub(crate) mod peers;
 mod policies;
-mod redirect;
+pub(crate) mod redirect;
 mod replication;
 pub(crate) mod reports;
 pub(crate) mod resolve;
@@ -483,7 +484,8 @@ async fn manage(appliance: Arc<Appliance>, opened: anyhow::Result<Arc<Api>>) {
             let settings = appliance.alert_settings().subscribe();
             let host = appliance.host_name().unwrap_or_default();
             let reporting = reports::send_when_due(settings, api.clone(), host);
-            tokio::join!(telling, checking, watching, reporting, console);
+            let certifying = acme::keep(Arc::downgrade(&appliance), api.clone());
+            tokio::join!(telling, checking, watching, reporting, console, certifying);
         }
         Err(error) => {
             tracing::error!(target: SANBOX, "no console, no users and no log of jobs: {error:#}");
@@ -561,6 +563,10 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         appliance
             .alert_settings()
             .send_replace(config.alerts.clone());
+    }
+    if config.acme != before.acme {
+        let settings = appliance.acme().settings();
+        settings.send_replace(config.acme.clone());
     }
     let waiting: Vec<&str> = [
         ("listen", config.listen != before.listen),

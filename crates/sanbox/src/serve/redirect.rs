@@ -1,7 +1,9 @@
-//! Plain HTTP at the port of HTTPS: answered with a redirection, and with nothing else.
+//! Plain HTTP, at the port of HTTPS and where an authority comes to: answered with the document of a challenge, else with a redirection.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::acme::challenges::Challenges;
 
 /// Bytes of a request's head that are looked at.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -12,8 +14,13 @@ pub(super) fn is_plain(first: u8) -> bool {
     first.is_ascii_uppercase()
 }
 
-/// Reads a request and sends the client to HTTPS.
-pub(super) async fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+/// Reads a request; answers it with the document of a challenge, or sends the client to HTTPS: at `port`, where it is another one than the
+/// client has come to.
+pub(crate) async fn answer(
+    mut stream: TcpStream,
+    challenges: &Challenges,
+    port: Option<u16>,
+) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
         let mut piece = [0; 1024];
@@ -22,11 +29,18 @@ pub(super) async fn answer(mut stream: TcpStream) -> std::io::Result<()> {
             count => head.extend_from_slice(&piece[..count]),
         }
     }
-    let answer = match location(&String::from_utf8_lossy(&head)) {
-        Some(location) => format!(
+    let head = String::from_utf8_lossy(&head);
+    let document = target(&head).and_then(|target| challenges.document(target));
+    let answer = match (document, location(&head, port)) {
+        // RFC 8555, 8.3
+        (Some(document), _) => format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{document}",
+            document.len()
+        ),
+        (None, Some(location)) => format!(
             "HTTP/1.1 308 Permanent Redirect\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         ),
-        None => {
+        (None, None) => {
             "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned()
         }
     };
@@ -34,11 +48,15 @@ pub(super) async fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
+/// What a request is for.
+fn target(head: &str) -> Option<&str> {
+    head.split("\r\n").next()?.split(' ').nth(1)
+}
+
 /// Where a request should have gone; none of one that does not say it in characters of an address.
-fn location(head: &str) -> Option<String> {
-    let mut lines = head.split("\r\n");
-    let mut request = lines.next()?.split(' ');
-    let (_method, target) = (request.next()?, request.next()?);
+fn location(head: &str, port: Option<u16>) -> Option<String> {
+    let target = target(head)?;
+    let mut lines = head.split("\r\n").skip(1);
     let host = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("host").then(|| value.trim())
@@ -50,7 +68,21 @@ fn location(head: &str) -> Option<String> {
         && target.starts_with('/')
         && !target.starts_with("//")
         && target.bytes().all(in_target);
-    sound.then(|| format!("https://{host}{target}"))
+    sound.then(|| format!("https://{}{target}", at_port(host, port)))
+}
+
+/// A host with another port than it came with.
+fn at_port(host: &str, port: Option<u16>) -> String {
+    let Some(port) = port else {
+        return host.to_owned();
+    };
+    // The address of an IPv6 host stands in brackets.
+    let end = host.rfind(']').map_or(0, |at| at + 1);
+    let end = host[end..].find(':').map_or(host.len(), |at| end + at);
+    match port {
+        443 => host[..end].to_owned(),
+        port => format!("{}:{port}", &host[..end]),
+    }
 }
 
 #[cfg(test)]
@@ -74,8 +106,17 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: box/@evil.example\r\n\r\n", None),
             ("nonsense", None),
         ] {
-            assert_eq!(location(head).as_deref(), to, "{head}");
+            assert_eq!(location(head, None).as_deref(), to, "{head}");
         }
         assert!(is_plain(b'G') && !is_plain(22));
+        for (host, port, to) in [
+            ("box", 8443, "box:8443"),
+            ("box:80", 8443, "box:8443"),
+            ("box:80", 443, "box"),
+            ("[::1]", 8443, "[::1]:8443"),
+            ("[::1]:80", 443, "[::1]"),
+        ] {
+            assert_eq!(at_port(host, Some(port)), to);
+        }
     }
 }

@@ -70,6 +70,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     peer::PEER,
     config::CONFIG,
     config::CONSOLE,
+    config::CERTIFICATE,
     share::SMB,
     watch::ALERT,
     watch::REPORT,

@@ -94,6 +94,17 @@ pub(super) fn change(
     session: &Session,
     make: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<(), String> {
+    let text = changed_text(session, make)?;
+    let settings = Config::parse(&text)?.alerts;
+    session.appliance.alert_settings().send_replace(settings);
+    Ok(())
+}
+
+/// Changes the text of the configuration; returns what it is now.
+pub(super) fn changed_text(
+    session: &Session,
+    make: impl FnOnce(&str) -> Result<String, String>,
+) -> Result<String, String> {
     let state = session.appliance.state();
     let text = match std::fs::read_to_string(state.config()) {
         Ok(text) => text,
@@ -101,12 +112,11 @@ pub(super) fn change(
         Err(error) => return Err(format!("{}: {error}", state.config().display())),
     };
     let text = make(&text)?;
-    let settings = Config::parse(&text)?.alerts;
+    Config::parse(&text)?;
     state
         .write_config(&text)
         .map_err(|error| error.to_string())?;
-    session.appliance.alert_settings().send_replace(settings);
-    Ok(())
+    Ok(text)
 }
 
 /// The file of the state directory that keeps what a channel logs in by.

@@ -6,6 +6,7 @@ mod alert;
 mod alert_channel;
 mod archive;
 mod arcstat;
+mod certificate;
 mod checks;
 mod comstar;
 mod config;
@@ -93,6 +94,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "group" => group::run(session, &args).await,
         "job" => job::run(session, &args).await,
         "alert" => alert::run(session, &args).await,
+        "certificate" => certificate::run(session, &args).await,
         "checks" => checks::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
         "immutable" => policy::immutable(session, &args).await,
