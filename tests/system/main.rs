@@ -25,6 +25,7 @@ mod estimates;
 mod exported;
 mod failover;
 mod first_day;
+mod first_share;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

@@ -75,7 +75,10 @@ async function poolWizard() {
   await page.getByRole('button', { name: 'Close' }).click();
   await page.goto(`${origin}/pools/vault?new`);
   await page.getByRole('link', { name: /^Files: / }).click();
-  await page.getByText('zfs create -o sharenfs=rw vault/share').waitFor();
+  // It says who may write: root of the clients is nobody.
+  await page.getByText(/zfs create -o sharenfs=rw vault\/share\nsanbox acl mode vault\/share:\/ 777/).waitFor();
+  await page.getByLabel('Who may write').selectOption('one');
+  await page.getByText(/sanbox acl owner vault\/share:\/ 1000:1000/).waitFor();
   await page.getByRole('button', { name: 'Close' }).click();
 }
 
