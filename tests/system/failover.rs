@@ -190,6 +190,81 @@ fn clients_of_a_source_go_on_with_its_copy() {
     }
 }
 
+/// What `-n` of each command that turns a job round says, and that nothing is changed by it.
+#[test]
+fn what_turning_a_job_round_would_do_is_said_before() {
+    let place = Place::new();
+    check(
+        &place,
+        "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && zfs create -p tank/vm/one && \
+         printf 'as it was' > f && sanbox put f tank/vm/one:/f && zfs snapshot -r tank/vm@s1 && \
+         sanbox replication create vm --from tank/vm --to back/vm -r --take && sanbox replication run vm",
+        "sent back/vm@s1\nsent back/vm/one@s1\n",
+    );
+    let both = "zfs get -r -Ho name,value -s local readonly,org.sanbox:identity,org.sanbox:fenced tank back; zfs list -Ho name -r -t all tank back";
+    let before = place.run(both);
+    check(
+        &place,
+        "sanbox replication failover vm -n",
+        "tank/vm to back/vm: has all there is\n\
+         tank/vm/one to back/vm/one: has all there is\n\
+         tank/vm would be read-only, and neither shared nor mapped\n\
+         tank/vm/one would be read-only, and neither shared nor mapped\n\
+         back/vm would be writable, and act in place of its source\n\
+         back/vm/one would be writable, and act in place of its source\n",
+    );
+    check(
+        &place,
+        "sanbox replication test vm -n",
+        "back/vm-test would be made, a writable clone of back/vm@s1\n\
+         back/vm-test/one would be made, a writable clone of back/vm/one@s1\n",
+    );
+    let refused = place.run("sanbox replication failback vm -n");
+    assert!(refused.contains("is not turned round"), "{refused}");
+    // A command that cannot say what it would do does not do it either.
+    let refused = place.run("sanbox replication pause vm -n");
+    assert!(refused.contains("'pause' takes no -n"), "{refused}");
+    assert_eq!(place.run(both), before);
+
+    place.run("sanbox replication failover vm");
+    check(
+        &place,
+        "sanbox put f back/vm/one:/g && zfs snapshot back/vm/one@there",
+        "",
+    );
+    let foretold = place.run("sanbox replication failback vm -n");
+    assert!(
+        foretold.contains("back/vm/one to tank/vm/one: what came after @s1 would be sent: 1 snapshots, and 0B written since\n")
+            && foretold.ends_with("tank/vm would be writable, and back/vm its read-only copy\ntank/vm/one would be writable, and back/vm/one its read-only copy\n"),
+        "{foretold}"
+    );
+    // Written to by hand, as if it had not been told in time.
+    check(
+        &place,
+        "zfs set readonly=off tank/vm/one && sanbox put f tank/vm/one:/late && zfs snapshot tank/vm/one@late",
+        "",
+    );
+    let before = place.run(both);
+    let refused = place.run("sanbox replication failback vm -n");
+    assert!(
+        refused.contains("would be refused: 'tank/vm/one' went its own way after @s1")
+            && refused.contains("'sanbox replication failback --rollback' gives that up"),
+        "{refused}"
+    );
+    let foretold = place.run("sanbox replication failback vm -n --rollback");
+    assert!(
+        foretold.contains("tank/vm/one would go back to @s1, and lose @late\n"),
+        "{foretold}"
+    );
+    check(
+        &place,
+        "sanbox replication takeover tank/vm -n",
+        "tank/vm would be writable, and its copy would be fenced\n\
+         tank/vm/one would be writable, and its copy would be fenced\n",
+    );
+    assert_eq!(place.run(both), before);
+}
+
 /// Two appliances, of which the first sends to the second; the first has a share and a unit.
 struct Pair {
     here: Place,

@@ -271,7 +271,7 @@ export type Replication = ReplicationSettings & {
   failing_since: number | null;
   failures: number;
 };
-export type Peer = { name: string; address: string; certificate: string; datasets: string[]; push: boolean; pull: boolean };
+export type Peer = { name: string; address: string; certificate: string; datasets: string[]; push: boolean; pull: boolean; failover: boolean };
 export type PeerList = { peers: Peer[] };
 export type Invitation = { code: string; address: string; certificate: string };
 export type ReplicationList = { replications: Replication[] };

@@ -42,7 +42,7 @@ const LINES: [string, string, Line][] = [
   ['POST', '/peers/invitations', (_, body) => [
     'peer', 'invite', ...(body.name ? [text(body.name)] : []),
     ...(Array.isArray(body.datasets) ? body.datasets.flatMap((dataset) => ['--datasets', text(dataset)]) : []),
-    ...(body.push ? ['--push'] : []), ...(body.pull ? ['--pull'] : []),
+    ...(body.push ? ['--push'] : []), ...(body.pull ? ['--pull'] : []), ...(body.failover ? ['--failover'] : []),
   ]],
   ['POST', '/jobs/{id}/cancel', ([, id]) => ['job', 'cancel', text(id)]],
   // The console gives these as commands, whose lines it shows before.
@@ -54,6 +54,7 @@ const LINES: [string, string, Line][] = [
   ['PUT', '/replications/{name}', () => null],
   ['DELETE', '/replications/{name}', () => null],
   ['POST', '/replications/{name}/{action}', () => null],
+  ['POST', '/datasets/{name}/takeover', () => null],
   // It changes nothing.
   ['POST', '/pools/plan', () => null],
   ['PUT', '/files/content', () => null],

@@ -1,8 +1,9 @@
 // Jobs of replication as commands, and the words for what they do.
 
-import type { Replication, ReplicationSettings } from './api';
+import type { Dataset, Replication, ReplicationSettings } from './api';
+import type { Action } from '../parts/CommandDialog.svelte';
 import type { Command } from './commands';
-import { t } from './i18n.svelte';
+import { t, type Word } from './i18n.svelte';
 
 export const NEW_JOB: ReplicationSettings = {
   name: '', from: '', to: '', ssh: '', recursive: true, exclude: [], select: [], newest_only: false, take: false, continuous: false,
@@ -50,3 +51,76 @@ export function stateOf(job: Replication): string {
 }
 
 export const toneOf = (job: Replication): string => ({ running: '', paused: 'dim', 'failed-over': 'warn', waiting: 'dim', complete: 'good', incomplete: 'bad' })[job.state];
+
+type Step = { word: Word; text: Word; part: string[]; confirm?: boolean; owner?: boolean; preview?: boolean };
+
+// What can be done with a job; `preview`: the command says with -n what would come of it.
+const STEPS = {
+  run: { word: 'runNow', text: 'runNowText', part: ['run'] },
+  cancel: { word: 'cancel', text: 'cancelRunText', part: ['cancel'] },
+  pause: { word: 'pause', text: 'pauseText', part: ['pause'] },
+  resume: { word: 'resume', text: 'resumeText', part: ['resume'] },
+  look: { word: 'lookBoth', text: 'lookBothText', part: ['show'] },
+  reset: { word: 'resetJob', text: 'resetText', part: ['reset'] },
+  test: { word: 'testCopy', text: 'testText', part: ['test'], preview: true },
+  endTest: { word: 'endTest', text: 'endTestText', part: ['test', '--end'], preview: true },
+  adopt: { word: 'adopt', text: 'adoptText', part: ['adopt'], owner: true, preview: true },
+  adoptRollback: { word: 'adoptRollback', text: 'adoptRollbackText', part: ['adopt', '--rollback'], owner: true, confirm: true, preview: true },
+  failOver: { word: 'failOver', text: 'failOverText', part: ['failover'], owner: true, confirm: true, preview: true },
+  failBack: { word: 'failBack', text: 'failBackText', part: ['failback'], owner: true, confirm: true, preview: true },
+  failBackRollback: { word: 'failBackRollback', text: 'failBackRollbackText', part: ['failback', '--rollback'], owner: true, confirm: true, preview: true },
+  remove: { word: 'removeJob', text: 'removeJobText', part: ['remove'], owner: true, confirm: true, preview: true },
+} satisfies Record<string, Step>;
+
+export type StepKey = keyof typeof STEPS;
+
+/** The steps of these that a person may take. */
+export const stepsOf = (keys: StepKey[], mayCreate: boolean): [StepKey, Step][] =>
+  keys.map((key): [StepKey, Step] => [key, STEPS[key]]).filter(([, step]) => mayCreate || !step.owner);
+
+/** The steps that turn a job round, or back. A copy that was put in use where it is turns a job round that does not know of it yet. */
+export const turningSteps = (job: Replication): StepKey[] =>
+  job.failed_over || job.cause === 'failed over' ? ['failBack', 'failBackRollback', 'test', 'endTest'] : ['failOver', 'test', 'endTest'];
+
+/** What a step does, as the dialog shows it. */
+export function actionOf(key: StepKey, job: string, ondone: () => void): Action {
+  const { word, text, part: [part = '', ...options], confirm, preview }: Step = STEPS[key];
+  const words = ['replication', part, job, ...options];
+  return {
+    title: `${t(word)}: ${job}`,
+    about: `/api/v1/replications/${job}`,
+    text: t(text),
+    confirm: confirm ? job : undefined,
+    preview: preview ? { tool: 'sanbox', words: [...words, '-n'] } : undefined,
+    commands: () => [{ tool: 'sanbox', words }],
+    ondone,
+  };
+}
+
+/** A dataset of this appliance as its job knows it: a copy that waits or is in use, or a source or copy that is fenced. */
+export type Part = { job: string; isCopy: boolean; isInUse: boolean; generation: number | null };
+
+/** What a dataset is in a job; null: neither a copy nor fenced. Only what was set on the dataset itself counts. */
+export function partOf(dataset: Dataset): Part | null {
+  const own = (name: string): string => String(dataset.properties.find((known) => known.name === name && known.source === 'local')?.value ?? '');
+  const [generation = '', fencing = ''] = own('org.sanbox:fenced').split(':');
+  const [job = '', guid = ''] = own('org.sanbox:replication').split(':');
+  // The clones of a test are of no source.
+  const isCopy = job !== '' && !/^0*$/.test(guid);
+  if (fencing) return { job: fencing, isCopy, isInUse: false, generation: Number(generation) };
+  return isCopy ? { job, isCopy, isInUse: own('org.sanbox:identity') !== '', generation: null } : null;
+}
+
+/** Puts a copy in use, or a source that is fenced in use again. */
+export function takeOver(dataset: string, part: Part): Action {
+  const words = ['replication', 'takeover', dataset];
+  const word = part.generation === null ? 'takeOver' : 'reclaim';
+  return {
+    title: `${t(word)}: ${dataset}`,
+    about: dataset,
+    text: t(`${word}Text`),
+    confirm: dataset,
+    preview: { tool: 'sanbox', words: [...words, '-n'] },
+    commands: () => [{ tool: 'sanbox', words }],
+  };
+}

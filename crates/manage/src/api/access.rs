@@ -203,6 +203,11 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/replications/{name}/{action}",
         Access::Role(Role::Operator),
     ),
+    (
+        Method::POST,
+        "/api/v1/datasets/{name}/takeover",
+        Access::Role(Role::Owner),
+    ),
     (Method::GET, "/api/v1/peers", Access::Role(Role::Viewer)),
     (Method::POST, "/api/v1/peers", Access::Role(Role::Owner)),
     // A code lets another machine in.

@@ -15,6 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Api, Problem, Shared};
 use crate::accounts::SessionUser;
+use crate::replication::FENCED_PROPERTY;
 
 /// Entries of a page when none are asked for.
 const PAGE: usize = 200;
@@ -30,6 +31,7 @@ const LISTED: &[&str] = &[
     "origin",
     "sharenfs",
     "compressratio",
+    FENCED_PROPERTY,
 ];
 
 /// Which part of a list.

@@ -379,6 +379,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
             replications::remove_replication
         ))
         .routes(routes!(replications::act_on_replication))
+        .routes(routes!(replications::take_over_dataset))
         .routes(routes!(peers::list_peers, peers::add_peer))
         .routes(routes!(peers::invite_peer))
         .routes(routes!(peers::remove_peer))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use axum::{Extension, Json};
 use jiff::Timestamp;
@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::commands::{give, query};
-use super::{Api, Body, Peer, Problem, Shared};
+use super::datasets::{current_etag, pool_of};
+use super::{Api, Body, Peer, Problem, Shared, versions};
 use crate::accounts::SessionUser;
 use crate::jobs::JobView;
 use crate::replication::{Job, JobState, PastRun, Progress, RecoveryPoint, Replications};
@@ -40,6 +41,8 @@ const ACTIONS: &[(&str, &[&str])] = &[
 ];
 /// Those that take `rollback`.
 const WITH_ROLLBACK: &[&str] = &["adopt", "failback"];
+/// Those that take `preview`.
+const WITH_PREVIEW: &[&str] = &["run", "adopt", "failover", "failback", "test", "end-test"];
 
 /// The settings of a job. An empty text is the default.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -338,6 +341,17 @@ pub(super) struct ReplicationDetail {
 pub(super) struct ActionQuery {
     /// `adopt`, `failback`: gives up what is newer at the other side than the newest snapshot in common (false).
     rollback: Option<bool>,
+    /// `run`, `adopt`, `failover`, `failback`, `test`, `end-test`: the job only says what would be done (false).
+    preview: Option<bool>,
+}
+
+/// How a copy is put in use.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TakeoverQuery {
+    /// The job only says what would be done (false).
+    preview: Option<bool>,
 }
 
 fn state_of(job: &Job, state: &JobState) -> ReplicationState {
@@ -544,6 +558,40 @@ pub(super) async fn act_on_replication(
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
         words.push("--rollback".to_owned());
+    }
+    if how.preview.unwrap_or(false) {
+        if !WITH_PREVIEW.contains(&action.as_str()) {
+            let detail = format!("`preview` means nothing for '{action}'");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        }
+        words.push("-n".to_owned());
+    }
+    sanbox(&api, peer, user, words)
+}
+
+/// Puts a copy of this appliance in use where it is, or a source that is fenced in use again: `sanbox replication takeover`. The slashes of
+/// the name are written `%2F`.
+#[utoipa::path(post, path = "/api/v1/datasets/{name}/takeover", params(("name" = String, Path), TakeoverQuery),
+    responses((status = 202, body = JobView), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
+        (status = 412, body = Problem)))]
+pub(super) async fn take_over_dataset(
+    State(api): Shared,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(user): Extension<SessionUser>,
+    name: Result<Path<String>, PathRejection>,
+    how: Result<Query<TakeoverQuery>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Path(name) = name.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let how = query(how)?;
+    api.pool(pool_of(&name))?;
+    if headers.contains_key(header::IF_MATCH) {
+        let current = current_etag(&api, &user, &name).await?;
+        versions::check(&headers, &current, &format!("'{name}'"))?;
+    }
+    let mut words = words(&["takeover"], &name);
+    if how.preview.unwrap_or(false) {
+        words.push("-n".to_owned());
     }
     sanbox(&api, peer, user, words)
 }

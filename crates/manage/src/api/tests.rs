@@ -1180,6 +1180,20 @@ async fn jobs_of_replication_are_shown_and_their_changes_are_commands() {
         ),
         (
             post,
+            "/api/v1/replications/vm/failover?preview=true",
+            &owner,
+            json!({}),
+            202,
+        ),
+        (
+            post,
+            "/api/v1/replications/vm/pause?preview=true",
+            &owner,
+            json!({}),
+            422,
+        ),
+        (
+            post,
             "/api/v1/replications/vm/adopt?rollback=true",
             &owner,
             json!({}),
@@ -1388,6 +1402,8 @@ const NOT_SHARED: &[&str] = &[
     "/api/v1/peers",
     "/api/v1/peers/invitations",
     "/api/v1/peers/{name}",
+    // The tag is the dataset's, of which there is none here.
+    "/api/v1/datasets/{name}/takeover",
 ];
 
 async fn tag_of(world: &World, shown: &Shown, at: &str) -> String {

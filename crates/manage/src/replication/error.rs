@@ -63,7 +63,7 @@ pub enum Refusal {
     /// The target has snapshots that the source does not have, after the newest common one.
     #[error(
         "'{target}' went its own way after @{since}: it has {} that the source does not have ({}); \
-         'sanbox replication adopt --rollback' gives that up",
+         'sanbox replication {by} --rollback' gives that up",
         count(newer.len()), newer.join(", ")
     )]
     Diverged {
@@ -73,10 +73,12 @@ pub enum Refusal {
         since: String,
         /// Names of the snapshots, at most a few.
         newer: Vec<String>,
+        /// The command that gives them up.
+        by: &'static str,
     },
     /// The target was written to.
     #[error(
-        "'{target}' was written to after @{since} ({bytes} bytes); 'sanbox replication adopt --rollback' gives that up"
+        "'{target}' was written to after @{since} ({bytes} bytes); 'sanbox replication {by} --rollback' gives that up"
     )]
     Written {
         /// Target.
@@ -85,6 +87,8 @@ pub enum Refusal {
         since: String,
         /// How much.
         bytes: u64,
+        /// The command that gives it up.
+        by: &'static str,
     },
     /// The target has another snapshot with the name of one that is to be sent.
     #[error(

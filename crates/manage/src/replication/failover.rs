@@ -9,6 +9,7 @@ use engine::DatasetKind;
 use jiff::Timestamp;
 
 use super::fence::{give_up_own, put_in_use_again};
+use super::foreseen::{foresee_test, own, reversed, test_root};
 use super::plan;
 use super::{
     FENCED_PROPERTY, IDENTITY_PROPERTY, Identity, Job, MARK_PROPERTY, Mark, Progress,
@@ -19,26 +20,6 @@ use super::{
 const LIFTED: &[&str] = &["mountpoint", "sharenfs", "sharesmb", "canmount"];
 /// The same for file systems and volumes.
 const LIFTED_ANYWHERE: &[&str] = &["org.sanbox:nbd", "readonly"];
-/// What follows the target's name in that of its clones.
-const TEST_SUFFIX: &str = "-test";
-
-/// Returns the datasets of a side that a job made or adopted.
-async fn own(
-    job: &str,
-    side: &dyn Switchover,
-    root: &str,
-) -> Result<Vec<ReplicaDataset>, ReplicationError> {
-    let listed = side.list(root).await?.unwrap_or_default();
-    let is_own =
-        |dataset: &ReplicaDataset| dataset.mark.as_ref().is_some_and(|mark| mark.job == job);
-    let own: Vec<ReplicaDataset> = listed.into_iter().filter(is_own).collect();
-    if own.is_empty() {
-        return Err(ReplicationError::Failed(format!(
-            "'{root}' holds nothing that the job '{job}' sent"
-        )));
-    }
-    Ok(own)
-}
 
 /// As what a copy acts in place of its source: as that, or as what the source acted as, with the next generation.
 fn identity(copy: &ReplicaDataset) -> Option<Identity> {
@@ -114,27 +95,6 @@ pub async fn take_over(
         }
     }
     Ok(own.into_iter().map(|dataset| dataset.name).collect())
-}
-
-/// The job in the other direction: what was written at the target goes back, in snapshots of the job's own.
-fn reversed(job: &Job) -> Job {
-    let target = |name: &String| match name.strip_prefix(job.source_root()) {
-        Some(below) => format!("{}{below}", job.target_root()),
-        None => name.clone(),
-    };
-    Job {
-        name: job.name.clone(),
-        from: job.to.clone(),
-        to: job.from.clone(),
-        ssh: job.ssh.clone(),
-        recursive: job.recursive,
-        exclude: job.exclude.iter().map(target).collect(),
-        bandwidth: job.bandwidth.clone(),
-        take: true,
-        without_properties: true,
-        reversed: true,
-        ..Job::default()
-    }
 }
 
 /// Brings what was written at the target back to the source, and puts that in use again: the target becomes the copy that it was. While most
@@ -264,7 +224,7 @@ async fn check_unwritten(
             continue;
         };
         if let Some((common, _)) = plan::newest_common(copy, dataset) {
-            plan::check_unchanged(dataset, common)?;
+            plan::check_unchanged(back, dataset, common)?;
         }
     }
     Ok(())
@@ -335,12 +295,6 @@ pub async fn is_taken_over(job: &Job, target: &dyn Switchover) -> Result<bool, R
     Ok(listed.iter().any(is_in_use))
 }
 
-/// The name of the clones that a test makes of the target's root.
-#[must_use]
-pub fn test_root(job: &Job) -> String {
-    format!("{}{TEST_SUFFIX}", job.target_root())
-}
-
 /// What marks a clone of a test: no source has this guid.
 fn test_mark(job: &Job) -> Mark {
     Mark {
@@ -355,24 +309,8 @@ fn test_mark(job: &Job) -> Mark {
 /// # Errors
 /// The target gives no answer, or has such clones already.
 pub async fn test(job: &Job, target: &dyn Switchover) -> Result<Vec<String>, ReplicationError> {
-    let root = test_root(job);
-    if target.exists(&root).await? {
-        return Err(ReplicationError::Failed(format!(
-            "'{root}' exists: 'sanbox replication test {} --end' destroys the clones of an earlier test",
-            job.name
-        )));
-    }
     let mut clones = Vec::new();
-    for dataset in own(&job.name, target, job.target_root()).await? {
-        let Some(newest) = dataset.snapshots.last() else {
-            continue;
-        };
-        let below = dataset
-            .name
-            .strip_prefix(job.target_root())
-            .unwrap_or_default();
-        let clone = format!("{root}{below}");
-        let snapshot = format!("{}@{}", dataset.name, newest.name);
+    for (clone, snapshot) in foresee_test(job, target).await? {
         target
             .clone_snapshot(&snapshot, &clone, &test_mark(job).to_string())
             .await?;

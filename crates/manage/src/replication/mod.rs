@@ -16,6 +16,7 @@ mod endpoint;
 mod error;
 mod failover;
 mod fence;
+mod foreseen;
 mod identity;
 mod listing;
 mod local;
@@ -43,11 +44,14 @@ pub use endpoint::{
 pub use error::{Refusal, ReplicationError};
 pub use failover::{
     adopt_fenced, fail_back, fail_over, is_taken_over, job_of_copy, take_over, test, test_clones,
-    test_root,
 };
 pub use fence::{
     FENCED_PROPERTY, Fence, fence_of, fence_source, fenced_sources, is_copy, lift_fences, reclaim,
     settle_fences,
+};
+pub use foreseen::{
+    Adoption, AdoptionOutcome, foresee_adoption, foresee_fail_back, foresee_take_over,
+    foresee_test,
 };
 pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, Identity, identity_of, is_waiting};
 pub use listing::{Interrupted, Mark, Point, ReplicaDataset};

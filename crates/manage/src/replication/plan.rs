@@ -207,7 +207,7 @@ fn plan_dataset(
         });
     }
     if let Some((common, _)) = &common
-        && let Err(refusal) = check_unchanged(copy, common)
+        && let Err(refusal) = check_unchanged(job, copy, common)
     {
         return refuse(refusal);
     }
@@ -287,7 +287,12 @@ fn is_begun(source: &ReplicaDataset, copy: &ReplicaDataset) -> bool {
 }
 
 /// Whether the newest common point is still the newest state of the target.
-pub(super) fn check_unchanged(copy: &ReplicaDataset, common: &Point) -> Result<(), Refusal> {
+pub(super) fn check_unchanged(
+    job: &Job,
+    copy: &ReplicaDataset,
+    common: &Point,
+) -> Result<(), Refusal> {
+    let by = if job.reversed { "failback" } else { "adopt" };
     let newer = newer_than(copy, common);
     let (target, since) = (copy.name.clone(), common.name.clone());
     if !newer.is_empty() {
@@ -304,6 +309,7 @@ pub(super) fn check_unchanged(copy: &ReplicaDataset, common: &Point) -> Result<(
             target,
             since,
             newer: names,
+            by,
         });
     }
     if copy.written_bytes > 0 {
@@ -312,6 +318,7 @@ pub(super) fn check_unchanged(copy: &ReplicaDataset, common: &Point) -> Result<(
             target,
             since,
             bytes,
+            by,
         });
     }
     Ok(())

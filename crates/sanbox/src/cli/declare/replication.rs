@@ -118,7 +118,7 @@ pub(crate) const REPLICATION: Command = Command {
         ),
         short(
             'n',
-            "create, change, run, adopt, failover, takeover, remove, export, import: only say what would be done",
+            "create, change, run, adopt, failover, failback, takeover, test, remove, export, import: only say what would be done",
         ),
         short('H', "list: no headings, tabs between columns"),
     ],

@@ -17,6 +17,7 @@ mod doctor;
 mod documents;
 mod estimate;
 mod files;
+mod foretold;
 mod group;
 mod job;
 mod log;

@@ -11,6 +11,7 @@ use manage::replication::{
     RecoveryPoint, ReplicaDataset, ReplicationError, Report, TreePlan, Work,
 };
 
+use super::foretold::{self, told_plan};
 use super::{Arguments, print_table};
 use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
@@ -26,6 +27,11 @@ const PAST_SHOWN: usize = 5;
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
+    if let ["cancel" | "pause" | "resume" | "reset", _] = words[..]
+        && args.has('n')
+    {
+        return Err(session.misuse(format!("'{}' takes no -n", words[0])));
+    }
     match words[..] {
         ["create" | "add", name] => create(session, args, name).await,
         ["change", name] => change(session, args, name),
@@ -75,7 +81,7 @@ async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
     apply(args, &mut job);
     job.check().map_err(|error| refused(session, &error))?;
     if args.has('n') {
-        return preview(session, &job).await;
+        return foretold::run(session, &job).await;
     }
     let added = session
         .appliance
@@ -141,43 +147,6 @@ fn change(session: &Session, args: &Arguments, name: &str) -> Outcome {
     changed.map_err(|error| refused(session, &error))?;
     replications.hurry(name);
     Ok(())
-}
-
-/// Says what a run would send.
-async fn preview(session: &Session, job: &Job) -> Outcome {
-    told_plan(session, job, &planned(session, job).await?)
-}
-
-fn told_plan(session: &Session, job: &Job, tree: &TreePlan) -> Outcome {
-    for dataset in &tree.datasets {
-        let what = match &dataset.work {
-            Work::Nothing => "has all there is".to_owned(),
-            Work::NoSnapshots if job.takes_snapshots() => {
-                "would be sent with a snapshot of the job's own".to_owned()
-            }
-            Work::NoSnapshots => "has no snapshot to be sent".to_owned(),
-            Work::Refused(refusal) => format!("would be refused: {refusal}"),
-            Work::Send(steps) => {
-                let last = steps.last().map_or("", |step| step.snapshot.as_str());
-                format!("would be sent: {} streams, up to @{last}", steps.len())
-            }
-        };
-        session
-            .out
-            .line(format!("{} to {}: {what}", dataset.source, dataset.target));
-    }
-    Ok(())
-}
-
-async fn planned(session: &Session, job: &Job) -> Result<TreePlan, Exit> {
-    let failed =
-        |error: ReplicationError| session.fail(format!("cannot replicate '{}': {error}", job.from));
-    let ask = async {
-        let source = source_of(&session.appliance, job).await?;
-        let target = target_of(&session.appliance, job).await?;
-        replication::foresee(job, &*source, &*target).await
-    };
-    ask.await.map_err(failed)
 }
 
 fn list(session: &Session, args: &Arguments) -> Outcome {
@@ -291,7 +260,7 @@ async fn show(session: &Session, name: &str) -> Outcome {
         line("past run", told_past(run));
     }
     session.out.line("");
-    preview(session, &job).await
+    foretold::run(session, &job).await
 }
 
 /// How far the target was behind, in a line.
@@ -339,7 +308,7 @@ fn told(ended: &Ended) -> String {
 async fn run_now(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
     if args.has('n') {
-        return preview(session, &job).await;
+        return foretold::run(session, &job).await;
     }
     let ended = match run_job(&session.appliance, &job).await {
         Some(ended) => ended,
@@ -438,20 +407,21 @@ async fn reset(session: &Session, name: &str) -> Outcome {
 
 async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
+    let rollback = args.has_long("rollback");
+    let failed = |error: ReplicationError| {
+        session.fail(format!("cannot adopt the target of '{name}': {error}"))
+    };
     if args.has('n') {
-        return preview(session, &job).await;
+        return foretold::adopt(session, &job, rollback, failed).await;
     }
     let done = async {
         let source = source_of(&session.appliance, &job).await?;
         let target = target_of(&session.appliance, &job).await?;
-        let rollback = args.has_long("rollback");
         let adopted = replication::adopt(&job, &*source, &*target, rollback).await?;
         replication::adopt_fenced(&job, &*source, &*target, &adopted).await?;
         Ok::<_, ReplicationError>(adopted)
     };
-    let adopted = done
-        .await
-        .map_err(|error| session.fail(format!("cannot adopt the target of '{name}': {error}")))?;
+    let adopted = done.await.map_err(failed)?;
     if adopted.is_empty() {
         return Err(session.fail(format!(
             "there is nothing to adopt: '{}' does not exist",
@@ -527,7 +497,7 @@ async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
         session.fail(format!("cannot fail over to '{}': {error}", job.to))
     };
     if args.has('n') {
-        return preview(session, &job).await;
+        return foretold::failover(session, &job, failed).await;
     }
     let replications = session.appliance.replications();
     let mut fenced = Vec::new();
@@ -611,10 +581,8 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
         return failover(session, args, &name).await;
     }
     if args.has('n') {
-        session
-            .out
-            .line(format!("{dataset}, sent by the job '{name}' of another appliance, would be writable with what it sent below"));
-        return Ok(());
+        let foretold = foretold::takeover(session, &side, dataset, &name).await;
+        return foretold.map_err(failed);
     }
     let taken = replication::take_over(&side, dataset, &name).await;
     for dataset in taken.map_err(failed)? {
@@ -678,24 +646,25 @@ async fn reclaim(
     Ok(())
 }
 
-/// Takes down that the target was put in use where it is.
-async fn turn_taken_over(session: &Session, job: &Job) -> Outcome {
+/// Refuses a job whose target was not put in use where it is.
+async fn check_taken_over(session: &Session, job: &Job) -> Outcome {
     let name = &job.name;
     let asked = async {
         let target = target_of(&session.appliance, job).await?;
         replication::is_taken_over(job, &*target).await
     };
     match asked.await {
-        Ok(true) => {}
-        Ok(false) => {
-            return Err(session.fail(format!(
-                "the job '{name}' is not turned round: there is nothing to bring back"
-            )));
-        }
-        Err(error) => {
-            return Err(session.fail(format!("cannot fail back to '{}': {error}", job.from)));
-        }
+        Ok(true) => Ok(()),
+        Ok(false) => Err(session.fail(format!(
+            "the job '{name}' is not turned round: there is nothing to bring back"
+        ))),
+        Err(error) => Err(session.fail(format!("cannot fail back to '{}': {error}", job.from))),
     }
+}
+
+/// Takes down that the target was put in use where it is.
+async fn turn_taken_over(session: &Session, job: &Job) -> Outcome {
+    let name = &job.name;
     stop(session, name).await?;
     let replications = session.appliance.replications();
     let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = true));
@@ -705,6 +674,16 @@ async fn turn_taken_over(session: &Session, job: &Job) -> Outcome {
 /// Brings what was written at the target back, and puts the source in use again.
 async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
+    let rollback = args.has_long("rollback");
+    let failed = |error: ReplicationError| {
+        session.fail(format!("cannot fail back to '{}': {error}", job.from))
+    };
+    if !job.failed_over {
+        check_taken_over(session, &job).await?;
+    }
+    if args.has('n') {
+        return foretold::failback(session, &job, rollback, failed).await;
+    }
     if !job.failed_over {
         turn_taken_over(session, &job).await?;
     }
@@ -712,18 +691,9 @@ async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let done = async {
         let source = source_of(&session.appliance, &job).await?;
         let target = target_of(&session.appliance, &job).await?;
-        replication::fail_back(
-            &job,
-            &*source,
-            &*target,
-            args.has_long("rollback"),
-            &progress,
-        )
-        .await
+        replication::fail_back(&job, &*source, &*target, rollback, &progress).await
     };
-    let report = done
-        .await
-        .map_err(|error| session.fail(format!("cannot fail back to '{}': {error}", job.from)))?;
+    let report = done.await.map_err(failed)?;
     let replications = session.appliance.replications();
     let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = false));
     turned.map_err(|error| refused(session, &error))?;
@@ -740,6 +710,10 @@ async fn test(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
     let failed = |error: ReplicationError| session.fail(format!("cannot test '{name}': {error}"));
     let target = target_of(&session.appliance, &job).await.map_err(failed)?;
+    if args.has('n') {
+        let foretold = foretold::test(session, &job, &*target, args.has_long("end")).await;
+        return foretold.map_err(failed);
+    }
     if args.has_long("end") {
         for clone in replication::test_clones(&job, &*target)
             .await
