@@ -4,6 +4,8 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tests::{free_port, skip};
 
@@ -235,7 +237,7 @@ fn what_turning_a_job_round_would_do_is_said_before() {
     let foretold = place.run("sanbox replication failback vm -n");
     assert!(
         foretold.contains("back/vm/one to tank/vm/one: what came after @s1 would be sent: 1 snapshots, and 0B written since\n")
-            && foretold.ends_with("tank/vm would be writable, and back/vm its read-only copy\ntank/vm/one would be writable, and back/vm/one its read-only copy\n"),
+            && foretold.ends_with("\ntank/vm/one would be writable, and back/vm/one its read-only copy\n"),
         "{foretold}"
     );
     // Written to by hand, as if it had not been told in time.
@@ -263,6 +265,115 @@ fn what_turning_a_job_round_would_do_is_said_before() {
          tank/vm/one would be writable, and its copy would be fenced\n",
     );
     assert_eq!(place.run(both), before);
+}
+
+/// What the source had of `readonly` by itself is there again after each way back, and a copy has it in its place.
+#[test]
+fn a_source_that_is_read_only_by_itself_stays_so() {
+    let place = Place::new();
+    check(
+        &place,
+        "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && zfs create -p tank/vm/one && \
+         zfs create tank/vm/two && zfs set readonly=on tank/vm/one && zfs snapshot -r tank/vm@s1 && \
+         sanbox replication create vm --from tank/vm --to back/vm -r --take && sanbox replication run vm",
+        "sent back/vm@s1\nsent back/vm/one@s1\nsent back/vm/two@s1\n",
+    );
+    let at_source = "zfs get -Ho value,source readonly,org.sanbox:readonly tank/vm/one tank/vm/two";
+    let as_it_was = "on\tlocal\n-\t-\noff\tdefault\n-\t-\n";
+    let at_copy = "zfs get -Ho value readonly back/vm/one back/vm/two";
+    let there = "seq 9 > g && sanbox put g back/vm/two:/g && rm g";
+    for turn in ["failback vm", "takeover tank/vm", "failback vm --rollback"] {
+        check(&place, at_source, as_it_was);
+        // Nothing is fenced where the source is gone.
+        let is_gone = turn == "failback vm --rollback";
+        if is_gone {
+            check(&place, "zpool export tank", "");
+        }
+        place.run("sanbox replication failover vm");
+        check(&place, at_copy, "on\noff\n");
+        check(&place, there, "");
+        if is_gone {
+            check(&place, "zpool import -d $PWD tank", "");
+        }
+        let turned = place.run(&format!("sanbox replication {turn}"));
+        check(&place, at_source, as_it_was);
+        if turn == "takeover tank/vm" {
+            assert!(
+                turned.contains("tank/vm/one is in use, and read-only as before\n"),
+                "{turned}"
+            );
+            // The copy is fenced as soon as a run meets it.
+            place.run("sanbox replication run vm");
+            let adopted = place.run("sanbox replication adopt vm --rollback");
+            assert!(adopted.contains("adopted back/vm/two\n"), "{adopted}");
+            check(&place, at_source, as_it_was);
+        }
+        check(&place, at_copy, "on\non\n");
+    }
+}
+
+/// A client writes while its file system is failed over, and goes on with the copy by the handle that it has: nothing that was acknowledged is
+/// lost, also of what came between the first run and the fence.
+#[test]
+fn what_is_written_while_a_job_fails_over_is_in_the_copy() {
+    let mut place = Place::new();
+    check(
+        &place,
+        "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && zfs create -p tank/vm/one && \
+         zfs set sharenfs=rw,no_root_squash tank/vm/one && zfs snapshot -r tank/vm@s1",
+        "",
+    );
+    let nfs = free_port();
+    serve(&mut place, nfs, 0, 0);
+    check(
+        &place,
+        "sanbox replication create vm --from tank/vm --to back/vm -r --take && sanbox replication pause vm",
+        "",
+    );
+    place.run("sanbox replication run vm");
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut writer = Client::new(address(nfs));
+    let root = writer.mount("/tank/vm/one");
+    let file = writer.create(&root, "f");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut next = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                // Stable; refused while neither is in use, and then given again.
+                match writer.write(&file, next * 8, &next.to_be_bytes(), 2) {
+                    0 => next += 1,
+                    _ => std::thread::sleep(Duration::from_millis(5)),
+                }
+                acknowledged.store(next, Ordering::Relaxed);
+            }
+        });
+        let count = || acknowledged.load(Ordering::Relaxed);
+        let more_than = |least| match count() {
+            count if count > least => Ok(()),
+            count => Err(format!("{count} writes")),
+        };
+        wait_for("writes at the source", || more_than(20));
+        let turned = place.run("sanbox replication failover vm");
+        assert!(turned.contains("back/vm/one is writable\n"), "{turned}");
+        let before = count();
+        wait_for("writes at the copy", || more_than(before + 20));
+        stop.store(true, Ordering::Relaxed);
+    });
+    check(&place, "zfs get -Ho value readonly back/vm/one", "off\n");
+    check(&place, "sanbox get back/vm/one:/f f", "");
+    let bytes = std::fs::read(place.path("work").join("f")).expect("the file");
+    let written: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|chunk| u64::from_be_bytes(chunk.try_into().expect("eight bytes")))
+        .collect();
+    let count = acknowledged.load(Ordering::Relaxed);
+    assert!(
+        written.len() as u64 >= count,
+        "{} of {count}",
+        written.len()
+    );
+    assert!(written.iter().copied().eq(0..written.len() as u64));
+    place.stop();
 }
 
 /// Two appliances, of which the first sends to the second; the first has a share and a unit.

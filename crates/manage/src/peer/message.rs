@@ -8,8 +8,8 @@ use engine::DatasetKind;
 use serde::{Deserialize, Serialize};
 
 use crate::replication::{
-    Identity, Interrupted, Point, ReceiveSpec, ReplicaDataset, ReplicationError, StreamFrom,
-    StreamSpec,
+    Identity, Interrupted, Point, ReadonlySetting, ReceiveSpec, ReplicaDataset, ReplicationError,
+    StreamFrom, StreamSpec,
 };
 
 /// The protocol's name in the first message and in TLS (ALPN).
@@ -373,6 +373,12 @@ pub struct WireDataset {
     /// As its property has it.
     #[serde(default)]
     pub fence: Option<String>,
+    /// `readonly` is on, set on the dataset itself.
+    #[serde(default)]
+    pub is_readonly: bool,
+    /// It was so before replication set it.
+    #[serde(default)]
+    pub keeps_readonly: bool,
     pub interrupted: Option<WireInterrupted>,
 }
 
@@ -389,6 +395,8 @@ impl From<ReplicaDataset> for WireDataset {
             identity: dataset.identity.map(|identity| identity.guid),
             generation: dataset.identity.map(|identity| identity.generation),
             fence: dataset.fence.map(|fence| fence.to_string()),
+            is_readonly: dataset.readonly.is_on,
+            keeps_readonly: dataset.readonly.is_kept,
             interrupted: dataset.interrupted.map(|rest| WireInterrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,
@@ -414,6 +422,11 @@ impl From<WireDataset> for ReplicaDataset {
                 generation: dataset.generation.unwrap_or(1),
             }),
             fence: dataset.fence.and_then(|fence| fence.parse().ok()),
+            readonly: ReadonlySetting {
+                is_on: dataset.is_readonly,
+                is_kept: dataset.keeps_readonly,
+                at_source: None,
+            },
             interrupted: dataset.interrupted.map(|rest| Interrupted {
                 token: rest.token,
                 from_guid: rest.from_guid,

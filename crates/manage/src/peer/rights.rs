@@ -11,8 +11,8 @@ use engine::{DatasetKind, namecheck};
 use super::definition::Peer;
 use super::message::{Request, WireFrom, WireReceive, WireStream};
 use crate::replication::{
-    FENCED_PROPERTY, IDENTITY_PROPERTY, MARK_PROPERTY, Mark, is_tag, tag_of_bookmark,
-    tag_of_snapshot,
+    FENCED_PROPERTY, IDENTITY_PROPERTY, KEPT_READONLY_PROPERTY, MARK_PROPERTY, Mark, is_tag,
+    tag_of_bookmark, tag_of_snapshot,
 };
 
 /// Names in a request, at most.
@@ -230,7 +230,8 @@ impl Asked<'_> {
                 self.dataset(dataset)?;
                 let of_failover = [IDENTITY_PROPERTY, FENCED_PROPERTY].contains(&name.as_str());
                 let is_identity = of_failover && self.peer.failover;
-                match name == "readonly" || name == MARK_PROPERTY || is_identity {
+                let is_plain = ["readonly", KEPT_READONLY_PROPERTY, MARK_PROPERTY];
+                match is_plain.contains(&name.as_str()) || is_identity {
                     true => Ok(()),
                     false => Err(where_it_is(dataset, name)),
                 }
@@ -425,6 +426,7 @@ fn settable(dataset: &str, name: &str, value: &str) -> Result<(), String> {
     match (name, value) {
         (MARK_PROPERTY, mark) => is_mark(mark),
         ("readonly", "on")
+        | (KEPT_READONLY_PROPERTY, "on" | "off")
         | ("canmount", "noauto" | "off")
         | ("sharenfs" | "sharesmb", "off")
         | ("mountpoint", "none") => Ok(()),

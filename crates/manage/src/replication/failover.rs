@@ -8,7 +8,7 @@ use std::sync::Arc;
 use engine::DatasetKind;
 use jiff::Timestamp;
 
-use super::fence::{give_up_own, put_in_use_again};
+use super::fence::{forget_readonly, give_up_own, put_in_use_again, restore_readonly};
 use super::foreseen::{foresee_test, own, reversed, test_root};
 use super::plan;
 use super::{
@@ -19,7 +19,7 @@ use super::{
 /// What keeps a copy from acting, in the order in which it is taken away. A received value comes in force.
 const LIFTED: &[&str] = &["mountpoint", "sharenfs", "sharesmb", "canmount"];
 /// The same for file systems and volumes.
-const LIFTED_ANYWHERE: &[&str] = &["org.sanbox:nbd", "readonly"];
+const LIFTED_ANYWHERE: &[&str] = &["org.sanbox:nbd"];
 
 /// As what a copy acts in place of its source: as that, or as what the source acted as, with the next generation.
 fn identity(copy: &ReplicaDataset) -> Option<Identity> {
@@ -93,6 +93,9 @@ pub async fn take_over(
         for name in names {
             side.inherit(&dataset.name, name, true).await?;
         }
+        // What was sent behind the fence of the source came with a `readonly` that is the fence's.
+        let is_received = dataset.readonly.at_source.unwrap_or(true);
+        side.inherit(&dataset.name, "readonly", is_received).await?;
     }
     Ok(own.into_iter().map(|dataset| dataset.name).collect())
 }
@@ -265,7 +268,7 @@ async fn put_in_use(
                 )
                 .await?;
         }
-        source.inherit(&dataset.name, "readonly", false).await?;
+        restore_readonly(source, &dataset).await?;
         if dataset.fence.is_some() {
             source
                 .inherit(&dataset.name, FENCED_PROPERTY, false)
@@ -273,6 +276,7 @@ async fn put_in_use(
         }
         give_up_own(source, &dataset).await?;
         source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
+        forget_readonly(source, &dataset).await?;
     }
     Ok((made, not_mounted))
 }

@@ -14,7 +14,10 @@ use engine::DatasetInfo;
 use engine::property::Value;
 
 use super::identity::{Identity, local};
-use super::{IDENTITY_PROPERTY, Job, MARK_PROPERTY, ReplicaDataset, ReplicationError, Switchover};
+use super::{
+    Endpoint, IDENTITY_PROPERTY, Job, KEPT_READONLY_PROPERTY, MARK_PROPERTY, ReplicaDataset,
+    ReplicationError, Switchover,
+};
 
 /// The user property of a dataset that is fenced: a [`Fence`].
 pub const FENCED_PROPERTY: &str = "org.sanbox:fenced";
@@ -107,6 +110,7 @@ pub async fn settle_fences(
                 generation,
                 job: job.name.clone(),
             };
+            note_readonly(side, loser).await?;
             side.fence(&loser.name, &fence).await?;
             fenced.push(loser.name.clone());
         }
@@ -133,6 +137,7 @@ pub async fn fence_source(
             generation: acts_as(dataset).generation.saturating_add(1),
             job: job.name.clone(),
         };
+        note_readonly(source, dataset).await?;
         source.fence(&dataset.name, &fence).await?;
         fenced.push(dataset.name.clone());
         give_up_own(source, dataset).await?;
@@ -140,19 +145,63 @@ pub async fn fence_source(
     Ok(fenced)
 }
 
-/// Takes the fences of datasets away, which are writable then.
+/// Takes the fences of datasets, a dataset and those below it, away: they are writable then, but for those that were not before.
 ///
 /// # Errors
 /// The side gives no answer: given again, it goes on.
 pub async fn lift_fences(
     side: &dyn Switchover,
-    datasets: &[String],
+    root: &str,
+    names: &[String],
 ) -> Result<(), ReplicationError> {
-    for dataset in datasets {
-        side.inherit(dataset, "readonly", false).await?;
-        side.inherit(dataset, FENCED_PROPERTY, false).await?;
+    let listed = side.list(root).await?.unwrap_or_default();
+    for dataset in listed.iter().filter(|one| names.contains(&one.name)) {
+        restore_readonly(side, dataset).await?;
+        side.inherit(&dataset.name, FENCED_PROPERTY, false).await?;
+        forget_readonly(side, dataset).await?;
     }
     Ok(())
+}
+
+/// Notes whether a dataset is read-only by itself, before replication makes it so. What replication made read-only before stays as it was noted.
+pub(super) async fn note_readonly(
+    side: &dyn Endpoint,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    if dataset.fence.is_some() || dataset.mark.is_some() {
+        return Ok(());
+    }
+    let (name, property) = (&dataset.name, KEPT_READONLY_PROPERTY);
+    match (dataset.readonly.is_on, dataset.readonly.is_kept) {
+        (true, false) => side.set(name, property, "on").await,
+        // Of a time before; it was made writable since.
+        (false, true) => side.set(name, property, "off").await,
+        _ => Ok(()),
+    }
+}
+
+/// Makes a dataset writable again, unless it was read-only before replication made it so. The note is given up when all else is done
+/// ([`forget_readonly`]): before, what is given again would not find it.
+pub(super) async fn restore_readonly(
+    side: &dyn Switchover,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    match dataset.readonly.is_kept {
+        true => Ok(()),
+        false => side.inherit(&dataset.name, "readonly", false).await,
+    }
+}
+
+/// Gives up what [`note_readonly`] noted.
+pub(super) async fn forget_readonly(
+    side: &dyn Switchover,
+    dataset: &ReplicaDataset,
+) -> Result<(), ReplicationError> {
+    let name = &dataset.name;
+    match dataset.readonly.is_kept {
+        true => side.inherit(name, KEPT_READONLY_PROPERTY, false).await,
+        false => Ok(()),
+    }
 }
 
 /// Has a dataset that acts as itself, after it was put in use again, count as one that no copy stood in for.
@@ -179,8 +228,10 @@ pub async fn reclaim(
 ) -> Result<Vec<String>, ReplicationError> {
     let mut reclaimed = Vec::new();
     for dataset in datasets {
+        // While it is fenced still: what is cut off here is given again.
+        restore_readonly(side, &dataset).await?;
         put_in_use_again(side, &dataset).await?;
-        side.inherit(&dataset.name, "readonly", false).await?;
+        forget_readonly(side, &dataset).await?;
         reclaimed.push(dataset.name);
     }
     Ok(reclaimed)

@@ -10,11 +10,14 @@ use std::str::FromStr;
 use engine::DatasetInfo;
 use engine::property::{Source, Value};
 
-use super::{FENCED_PROPERTY, MARK_PROPERTY, Mark};
+use super::{FENCED_PROPERTY, MARK_PROPERTY, Mark, ReadonlySetting};
 
 /// The user property of a copy that is in use in place of its source: an [`Identity`], the guid of the dataset that
 /// it acts as.
 pub const IDENTITY_PROPERTY: &str = "org.sanbox:identity";
+
+/// The user property of a dataset whose `readonly` was on before it was fenced or adopted: it stays so when that ends.
+pub const KEPT_READONLY_PROPERTY: &str = "org.sanbox:readonly";
 
 /// The properties that [`identity_of`], [`is_waiting`] and [`fence_of`](super::fence_of) read.
 pub const IDENTITY_PROPERTIES: [&str; 4] = [
@@ -100,6 +103,25 @@ pub(super) fn identity_of_source(info: &DatasetInfo) -> Option<Identity> {
     value.and_then(identity)
 }
 
+/// Returns what is known of `readonly` of a dataset.
+pub(super) fn readonly_of(info: &DatasetInfo) -> ReadonlySetting {
+    let received = |name: &str| {
+        let property = info.property(name);
+        let own = property.filter(|property| property.source == Source::Received);
+        let hidden = property.and_then(|property| property.received.as_ref());
+        let aside = info.set_aside.iter().find(|(known, _)| known == name);
+        let own = own.map(|property| &property.value).or(hidden);
+        own.or(aside.map(|(_, value)| value))
+    };
+    let is_on = |value: Option<&Value>| value.and_then(Value::text) == Some("on");
+    let was_fenced = received(FENCED_PROPERTY).is_some();
+    ReadonlySetting {
+        is_on: local(info, "readonly") == Some(&Value::Number(1)),
+        is_kept: is_on(local(info, KEPT_READONLY_PROPERTY)),
+        at_source: was_fenced.then(|| is_on(received(KEPT_READONLY_PROPERTY))),
+    }
+}
+
 /// Whether a dataset is a copy that is not in use.
 #[must_use]
 pub fn is_waiting(info: &DatasetInfo) -> bool {
@@ -108,8 +130,10 @@ pub fn is_waiting(info: &DatasetInfo) -> bool {
     let is_copy = mark
         .and_then(|mark| mark.parse::<Mark>().ok())
         .is_some_and(|mark| mark.source_guid != 0);
+    // One whose source is read-only is so in use, too.
+    let is_in_use = own_identity(info).is_some();
     let readonly = info.property("readonly");
-    is_copy && readonly.is_some_and(|property| property.value == Value::Number(1))
+    is_copy && !is_in_use && readonly.is_some_and(|property| property.value == Value::Number(1))
 }
 
 #[cfg(test)]

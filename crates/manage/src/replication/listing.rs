@@ -73,6 +73,18 @@ impl FromStr for Mark {
     }
 }
 
+/// Whether a dataset is read-only because a person wants it, or because replication keeps it from being written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadonlySetting {
+    /// `readonly` is on, set on the dataset itself.
+    pub is_on: bool,
+    /// It was so before replication set it (`KEPT_READONLY_PROPERTY`).
+    pub is_kept: bool,
+    /// The source was fenced when it was last sent, so that what came of its `readonly` is the fence's; and whether it was on before. Not known
+    /// of a dataset of a peer.
+    pub at_source: Option<bool>,
+}
+
 /// A file system or volume with the points that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaDataset {
@@ -96,6 +108,8 @@ pub struct ReplicaDataset {
     pub source_identity: Option<Identity>,
     /// Another is in use in place of it.
     pub fence: Option<Fence>,
+    /// What is known of `readonly`.
+    pub readonly: ReadonlySetting,
     /// What an interrupted receive left.
     pub interrupted: Option<Interrupted>,
 }
@@ -115,6 +129,7 @@ impl ReplicaDataset {
             identity: None,
             source_identity: None,
             fence: None,
+            readonly: ReadonlySetting::default(),
             interrupted: None,
         }
     }

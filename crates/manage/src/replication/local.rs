@@ -12,12 +12,12 @@ use engine::{
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 
 use super::fence::acts_as;
-use super::identity::{identity_of_source, own_identity};
+use super::identity::{identity_of_source, own_identity, readonly_of};
 use super::upkeep::full_name;
 use super::{
-    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY,
-    Point, Reached, ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
-    fence_of, take_over,
+    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted,
+    KEPT_READONLY_PROPERTY, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
+    ReplicationError, StreamSpec, Switchover, fence_of, take_over,
 };
 
 /// Names in one request: what one txg takes in a moment.
@@ -85,6 +85,8 @@ impl LocalEndpoint {
             MARK_PROPERTY,
             IDENTITY_PROPERTY,
             FENCED_PROPERTY,
+            KEPT_READONLY_PROPERTY,
+            "readonly",
         ]
         .map(str::to_owned);
         let heads = filter(&[DatasetKind::Filesystem, DatasetKind::Volume]);
@@ -336,6 +338,7 @@ fn dataset_of(info: DatasetInfo) -> ReplicaDataset {
         mark,
         identity: own_identity(&info),
         fence: fence_of(&info),
+        readonly: readonly_of(&info),
         source_identity: identity_of_source(&info),
         written_bytes,
         ..ReplicaDataset::new(info.name.clone(), info.guid, info.kind)

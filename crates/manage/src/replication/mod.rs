@@ -50,11 +50,13 @@ pub use fence::{
     settle_fences,
 };
 pub use foreseen::{
-    Adoption, AdoptionOutcome, foresee_adoption, foresee_fail_back, foresee_take_over,
-    foresee_test,
+    Adoption, AdoptionOutcome, foresee_adoption, foresee_fail_back, foresee_take_over, foresee_test,
 };
-pub use identity::{IDENTITY_PROPERTIES, IDENTITY_PROPERTY, Identity, identity_of, is_waiting};
-pub use listing::{Interrupted, Mark, Point, ReplicaDataset};
+pub use identity::{
+    IDENTITY_PROPERTIES, IDENTITY_PROPERTY, Identity, KEPT_READONLY_PROPERTY, identity_of,
+    is_waiting,
+};
+pub use listing::{Interrupted, Mark, Point, ReadonlySetting, ReplicaDataset};
 pub use local::LocalEndpoint;
 pub use past_run::{Ended, PastRun};
 pub use plan::{DatasetPlan, Step, StreamFrom, TreePlan, Work, plan};

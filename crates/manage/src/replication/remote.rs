@@ -16,9 +16,9 @@ use super::upkeep::full_name;
 use crate::commands::quoted;
 
 use super::{
-    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted, MARK_PROPERTY,
-    Point, Reached, ReceiveSpec, ReplicaDataset, ReplicationError, StreamSpec, Switchover,
-    take_over,
+    ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted,
+    KEPT_READONLY_PROPERTY, MARK_PROPERTY, Point, Reached, ReceiveSpec, ReplicaDataset,
+    ReplicationError, StreamSpec, Switchover, take_over,
 };
 
 /// What is run where the job names no command: no questions are asked, and a link that is gone is noticed within a minute.
@@ -172,8 +172,8 @@ impl RemoteEndpoint {
         let list = format!(
             "zfs list -Hp -r -t filesystem,volume,snapshot,bookmark \
              -o name,type,guid,createtxg,creation,userrefs,written,receive_resume_token {root} && echo && \
-             zfs get -Hp -r -s local -t filesystem,volume -o name,property,value \
-             {MARK_PROPERTY},{IDENTITY_PROPERTY},{FENCED_PROPERTY} {root}"
+             zfs get -Hp -r -s local,received -t filesystem,volume -o name,property,value,received,source \
+             {MARK_PROPERTY},{IDENTITY_PROPERTY},{FENCED_PROPERTY},{KEPT_READONLY_PROPERTY},readonly {root}"
         );
         let Some(text) = self.ask(&list).await? else {
             return Ok(None);
@@ -361,15 +361,45 @@ fn parse_list(text: &str) -> Option<Vec<ReplicaDataset>> {
         let Some(dataset) = datasets.iter_mut().find(|dataset| dataset.name == name) else {
             continue;
         };
-        match property.split_once('\t')? {
-            (MARK_PROPERTY, value) => dataset.mark = value.parse().ok(),
-            (IDENTITY_PROPERTY, value) => dataset.identity = value.parse().ok(),
-            (FENCED_PROPERTY, value) => dataset.fence = value.parse().ok(),
-            _ => return None,
-        }
+        let fields: Vec<&str> = property.split('\t').collect();
+        let [property, value, received, source] = fields[..] else {
+            return None;
+        };
+        let own = Some(value).filter(|_| source == "local");
+        let received = Some(received).filter(|value| *value != "-");
+        put_property(dataset, property, own, received)?;
     }
     datasets.iter_mut().for_each(ReplicaDataset::sort);
     Some(datasets)
+}
+
+/// Puts down a property that was set on the dataset, or came with a stream. `None` when it is none that was asked for.
+fn put_property(
+    dataset: &mut ReplicaDataset,
+    property: &str,
+    own: Option<&str>,
+    received: Option<&str>,
+) -> Option<()> {
+    let readonly = &mut dataset.readonly;
+    match property {
+        MARK_PROPERTY => dataset.mark = own.and_then(|value| value.parse().ok()),
+        IDENTITY_PROPERTY => {
+            dataset.identity = own.and_then(|value| value.parse().ok());
+            dataset.source_identity = received.and_then(|value| value.parse().ok());
+        }
+        FENCED_PROPERTY => {
+            dataset.fence = own.and_then(|value| value.parse().ok());
+            readonly.at_source = received.map(|_| false);
+        }
+        // Asked for behind the fence.
+        KEPT_READONLY_PROPERTY => {
+            readonly.is_kept = own == Some("on");
+            readonly.at_source = readonly.at_source.map(|_| received == Some("on"));
+        }
+        "readonly" => readonly.is_on = own == Some("on"),
+        _ => return None,
+    }
+    Some(())
 }
 
 fn interrupted(token: &str) -> Option<Interrupted> {
@@ -574,7 +604,7 @@ impl Switchover for RemoteEndpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::StreamFrom;
+    use super::super::{ReadonlySetting, StreamFrom};
     use super::*;
 
     #[test]
@@ -585,9 +615,11 @@ mod tests {
                     tank/a/vol\tvolume\t12\t6\t1700000000\t-\t0\t-\n\
                     tank/a/vol@one\tsnapshot\t22\t7\t1700000001\t0\t0\t-\n\
                     \n\
-                    tank/a/vol\torg.sanbox:replication\tj:000000000000004d\n\
-                    tank/a/vol\torg.sanbox:identity\t77\n\
-                    tank/a/vol\torg.sanbox:fenced\t3:vm\n";
+                    tank/a/vol\torg.sanbox:replication\tj:000000000000004d\t-\tlocal\n\
+                    tank/a/vol\torg.sanbox:identity\t77\t76:2\tlocal\n\
+                    tank/a/vol\torg.sanbox:fenced\t3:vm\t2:vm\tlocal\n\
+                    tank/a/vol\torg.sanbox:readonly\ton\ton\treceived\n\
+                    tank/a/vol\treadonly\ton\ton\tlocal\n";
         let datasets = parse_list(text).expect("a list");
         assert_eq!(datasets.len(), 2);
         let (first, second) = (&datasets[0], &datasets[1]);
@@ -604,6 +636,13 @@ mod tests {
             (second.kind, second.identity, &second.fence),
             (DatasetKind::Volume, "77".parse().ok(), &"3:vm".parse().ok())
         );
+        assert_eq!(second.source_identity, "76:2".parse().ok());
+        let readonly = ReadonlySetting {
+            is_on: true,
+            is_kept: false,
+            at_source: Some(true),
+        };
+        assert_eq!(second.readonly, readonly);
         for nonsense in [
             "Last login: today\n",
             "a\tfilesystem\tx\t5\t1\t-\t0\t-\n",

@@ -12,6 +12,7 @@ use engine::DatasetKind;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
+use super::fence::note_readonly;
 use super::plan::{check_in_use, newer_than, newest_common};
 use super::upkeep::{BOOKMARKS_AHEAD, Settled, bookmarks_of, prepare, upkeep};
 use super::{
@@ -617,6 +618,7 @@ pub async fn adopt(
         };
         let is_own = |known: &Mark| known.job == mark.job && known.source_guid == mark.source_guid;
         if !copy.mark.as_ref().is_some_and(is_own) {
+            note_readonly(target, copy).await?;
             target.set(&name, MARK_PROPERTY, &mark.to_string()).await?;
             target.set(&name, "readonly", "on").await?;
         }

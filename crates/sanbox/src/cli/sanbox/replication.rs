@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::PoolHandle;
 use manage::replication::{
     self, Ended, Job, JobError, JobState, LocalEndpoint, Location, PastRun, Progress,
-    RecoveryPoint, ReplicaDataset, ReplicationError, Report, TreePlan, Work,
+    RecoveryPoint, ReplicaDataset, ReplicationError, Report,
 };
 
 use super::foretold::{self, told_plan};
@@ -479,7 +479,7 @@ async fn fence_and_send(session: &Session, job: &Job) -> Result<(Vec<String>, Ou
 async fn lift_fences(session: &Session, job: &Job, fenced: &[String]) {
     let lifted = async {
         let source = source_of(&session.appliance, job).await?;
-        replication::lift_fences(&*source, fenced).await
+        replication::lift_fences(&*source, job.source_root(), fenced).await
     };
     if let Err(error) = lifted.await {
         session.out.error(format!(
@@ -567,7 +567,7 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
     let sources = replication::fenced_sources(&side, dataset).await;
     let sources = sources.map_err(failed)?;
     if !sources.is_empty() {
-        return reclaim(session, args, (&side, &pool), sources).await;
+        return reclaim(session, args, (&side, &pool, dataset), sources).await;
     }
     let name = replication::job_of_copy(&side, dataset)
         .await
@@ -600,7 +600,7 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
 async fn reclaim(
     session: &Session,
     args: &Arguments,
-    (side, pool): (&LocalEndpoint, &PoolHandle),
+    (side, pool, root): (&LocalEndpoint, &PoolHandle, &str),
     sources: Vec<ReplicaDataset>,
 ) -> Outcome {
     if args.has('n') {
@@ -612,7 +612,8 @@ async fn reclaim(
         }
         return Ok(());
     }
-    let names: Vec<String> = sources.iter().map(|one| one.name.clone()).collect();
+    let name = |one: &ReplicaDataset| (one.name.clone(), one.readonly.is_kept);
+    let names: Vec<(String, bool)> = sources.iter().map(name).collect();
     let jobs = session.appliance.replications().jobs();
     let jobs = jobs.map_err(|error| refused(session, &error))?.replication;
     let by_job = |job: &&Job| {
@@ -635,12 +636,18 @@ async fn reclaim(
     }
     let done = match is_in_use {
         true => replication::reclaim(side, sources).await.map(drop),
-        false => replication::lift_fences(side, &names).await,
+        false => {
+            let names: Vec<String> = sources.into_iter().map(|one| one.name).collect();
+            replication::lift_fences(side, root, &names).await
+        }
     };
     done.map_err(|error| session.fail(format!("cannot put the source in use again: {error}")))?;
-    for dataset in &names {
-        session.out.line(format!("{dataset} is writable"));
-        session.appliance.mount_created(pool, dataset).await;
+    for (dataset, is_kept) in names {
+        session.out.line(match is_kept {
+            true => format!("{dataset} is in use, and read-only as before"),
+            false => format!("{dataset} is writable"),
+        });
+        session.appliance.mount_created(pool, &dataset).await;
     }
     session.appliance.datasets_changed().await;
     Ok(())
