@@ -75,6 +75,7 @@ mod security;
 mod smb;
 mod snapdir;
 mod solaris_pools;
+mod ssh_keys;
 mod state_disk;
 mod stream_faults;
 mod streams;

@@ -82,6 +82,24 @@ impl PoolHandle {
             .await
     }
 
+    /// Begins what needs permissions and goes on by itself. Root waits for no change of others, as it changes no names; for another subject
+    /// names and grants stay what was checked until it has begun.
+    pub(crate) async fn begin_permitted<T, F, Answer>(
+        &self,
+        needs: Vec<Need>,
+        work: F,
+    ) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolContext>) -> Answer + Send + 'static,
+        Answer: Future<Output = Result<T, EngineError>> + 'static,
+    {
+        match self.is_trusted() {
+            true => self.mailbox.run(work).await,
+            false => self.run_permitted(needs, work).await,
+        }
+    }
+
     /// Returns the grants of a dataset and those above it, its own first; those without any are left out.
     ///
     /// # Errors

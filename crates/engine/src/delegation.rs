@@ -39,6 +39,14 @@ pub(crate) fn with_below(name: &str, recursive: bool, permissions: &[&str]) -> N
     }
 }
 
+/// What is needed on a dataset, or on the nearest above that exists.
+pub(crate) fn nearest(name: &str, permissions: &[&str]) -> Need {
+    need(
+        PermissionScope::NearestExisting(name.to_owned()),
+        permissions,
+    )
+}
+
 /// What is needed on the dataset that a clone comes from.
 pub(crate) fn on_origin(clone: &str, permissions: &[&str]) -> Need {
     need(PermissionScope::Origin(clone.to_owned()), permissions)

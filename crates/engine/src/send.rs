@@ -2,6 +2,7 @@
 
 use runtime::mailbox::{Receiver, mailbox};
 
+use crate::delegation::on;
 use crate::pool_mailbox::Request;
 use crate::property::Kinds;
 use crate::{EngineError, PoolHandle};
@@ -63,7 +64,7 @@ impl PoolHandle {
     ) -> Request<'a, Result<Option<String>, EngineError>> {
         Box::pin(async move {
             let dataset = dataset.to_owned();
-            self.run_as_root(move |context| async move {
+            self.query(move |context| async move {
                 let kinds = if bookmarks {
                     Kinds::SNAPSHOT.union(Kinds::BOOKMARK)
                 } else {
@@ -96,7 +97,9 @@ impl PoolHandle {
     pub fn send(&self, request: SendRequest) -> Request<'_, Result<SendStream, EngineError>> {
         Box::pin(async move {
             let (chunks, stream) = mailbox(CHUNKS_MAX);
-            self.run_as_root(move |context| async move {
+            // OpenZFS: zfs_secpolicy_send
+            let needs = vec![on(&request.snapshot, &["send"])];
+            self.begin_permitted(needs, move |context| async move {
                 let hierarchy = context.pool.hierarchy();
                 let mut sender = hierarchy
                     .send(
@@ -134,7 +137,8 @@ impl PoolHandle {
     /// As [`PoolHandle::send`].
     pub fn send_size(&self, request: SendRequest) -> Request<'_, Result<u64, EngineError>> {
         Box::pin(async move {
-            self.run_as_root(move |context| async move {
+            let needs = vec![on(&request.snapshot, &["send"])];
+            self.begin_permitted(needs, move |context| async move {
                 let options = SendOptions {
                     dry_run: true,
                     ..request.options

@@ -63,7 +63,8 @@ impl PoolHandle {
         request: SendPackageRequest,
     ) -> Request<'_, Result<SendPlan, EngineError>> {
         Box::pin(async move {
-            self.run_as_root(move |context| async move {
+            // Each of its streams needs a permission; what is told here is names, properties and holds.
+            self.query(move |context| async move {
                 let datasets = context.sent_datasets(&request).await?;
                 Ok(plan(&request, datasets))
             })

@@ -116,13 +116,15 @@ pub const RULES: &[Rule] = {
             Refused,
             &["change-key", "rotate-key", "upgrade"],
         ),
-        rule("zfs", None, Changes, Refused, &["key", "receive", "recv"]),
+        rule("zfs", None, Changes, Refused, &["key"]),
+        rule("zfs", None, Changes, Checked, &["receive", "recv"]),
+        rule("zfs", None, Shows, Checked, &["send"]),
         rule(
             "zfs",
             None,
             Shows,
             Refused,
-            &["send", "umount", "unzone", "wait", "zone"],
+            &["umount", "unzone", "wait", "zone"],
         ),
         rule(
             "zpool",
@@ -218,6 +220,7 @@ pub const RULES: &[Rule] = {
                 "report",
                 "rm",
                 "sbdadm",
+                "ssh-keys",
                 "support",
                 "stmfadm",
                 "tune",
@@ -238,6 +241,7 @@ pub const RULES: &[Rule] = {
             Refused,
             &[
                 "arcstat",
+                "authorized-keys",
                 "cat",
                 "completion",
                 "console",
@@ -249,6 +253,7 @@ pub const RULES: &[Rule] = {
                 "nfsstat",
                 "serve",
                 "smb",
+                "ssh-session",
                 "sums",
                 "top",
                 "zfs",
@@ -309,6 +314,18 @@ pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
         Role::Owner => false,
     };
     Some(if raised { Role::Owner } else { role })
+}
+
+/// Returns the role that a command needs at the control socket, which carries streams, too: as [`role_needed`]; an operator may have all data
+/// read, and an owner received with whatever properties it has.
+#[must_use]
+pub fn role_at_socket(tool: &str, arguments: &[String]) -> Option<Role> {
+    let command = arguments.first()?.as_str();
+    match (tool, command) {
+        ("zfs", "send") => OPERATOR,
+        ("zfs", "receive" | "recv") => OWNER,
+        _ => role_needed(tool, arguments),
+    }
 }
 
 /// Whether a user of the machine without a role may give a command at all; what it changes is then checked dataset by dataset.
@@ -611,7 +628,9 @@ mod tests {
             ("zfs", "snap tank/a@b", true),
             ("zfs", "allow ann create tank", true),
             ("zfs", "mount tank/a", false),
-            ("zfs", "send tank/a@b", false),
+            ("zfs", "send tank/a@b", true),
+            ("zfs", "receive -u tank/a", true),
+            ("zfs", "key tank/a", false),
             ("zfs", "version", false),
             ("zpool", "list", true),
             ("zpool", "history", false),

@@ -36,6 +36,10 @@ const KEY_BYTES: usize = 4096;
 /// Bytes of input in a frame.
 const INPUT_BYTES: usize = 256 << 10;
 
+/// The environment variable that says in the name of which user of the appliance a command is given: rights of that user alone are used, and
+/// only a daemon does it. Empty: of the user of this machine who gives it.
+pub const ON_BEHALF: &str = "SANBOX_ON_BEHALF_OF";
+
 /// A command as its user gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -60,6 +64,9 @@ pub struct Request {
     /// The input is a terminal, whose user can be asked; of `zfs send`, the output is one.
     #[serde(default)]
     pub terminal: bool,
+    /// [`ON_BEHALF`].
+    #[serde(default)]
+    pub on_behalf: Option<String>,
 }
 
 /// What goes over the socket.
@@ -425,6 +432,7 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         input: reads_input(tool, arguments),
         on_demand: reads_on_demand(tool, arguments),
         terminal: uses_terminal(tool, arguments),
+        on_behalf: std::env::var(ON_BEHALF).ok(),
     };
     // What is typed there is a key.
     let is_typed = request.terminal && asks_for_keys(tool, arguments);
@@ -732,6 +740,7 @@ mod tests {
                 input: false,
                 on_demand: false,
                 terminal: false,
+                on_behalf: None,
             }),
             Frame::Out(b"tank\n".to_vec()),
             Frame::Err(Vec::new()),
@@ -782,6 +791,7 @@ mod tests {
             input: false,
             on_demand: false,
             terminal: false,
+            on_behalf: None,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let unserved = ask(&socket, &request, &mut out, &mut err).expect("asks");
@@ -823,6 +833,7 @@ mod tests {
             input: false,
             on_demand: false,
             terminal: false,
+            on_behalf: None,
         };
         let payload = serde_json::to_vec(&request).expect("encodes");
         let frame = frame_bytes(b'R', &payload).expect("a frame");

@@ -63,6 +63,10 @@ const LATER_TABLES: &str = "
         id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, user TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
         datasets TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER, used INTEGER
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS ssh_key (
+        id INTEGER PRIMARY KEY, user TEXT NOT NULL, kind TEXT NOT NULL, blob TEXT NOT NULL UNIQUE, comment TEXT NOT NULL,
+        created INTEGER NOT NULL
+    ) STRICT;
     CREATE TABLE IF NOT EXISTS second_factor (
         user TEXT PRIMARY KEY, secret BLOB NOT NULL, confirmed INTEGER NOT NULL, step INTEGER NOT NULL, recovery TEXT NOT NULL
     ) STRICT;

@@ -34,6 +34,7 @@ pub mod report;
 pub mod samba;
 pub mod secret;
 pub mod silence;
+pub mod ssh_command;
 pub mod state;
 pub mod targets;
 pub mod terminal;

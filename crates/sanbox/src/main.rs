@@ -19,6 +19,7 @@ mod peers;
 mod redacted;
 mod replication;
 mod serve;
+mod ssh_session;
 mod terminal;
 mod tuning;
 mod undo;
@@ -74,6 +75,10 @@ fn main() -> ExitCode {
             "lab" => return become_lab(rest),
             "zstream" => return cli::zstream::main(rest),
             "console" if rest.is_empty() => return menu::run(invocation.state.as_deref()),
+            "ssh-session" if rest.len() <= 1 => {
+                let user = rest.first().map(String::as_str);
+                return ssh_session::main(&invocation.state_path(), user);
+            }
             _ => {}
         }
     }
@@ -84,6 +89,11 @@ fn main() -> ExitCode {
     if let Some(outcome) = invocation.ask_daemon() {
         drop(hidden);
         return exit_of(outcome);
+    }
+    // What follows would be done with all rights of this process.
+    if std::env::var_os(manage::control::ON_BEHALF).is_some() {
+        eprintln!("sanbox: no daemon runs that could grant this");
+        return ExitCode::FAILURE;
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -30,6 +30,8 @@ const LINES: [string, string, Line][] = [
     ...(Array.isArray(body.datasets) ? body.datasets.flatMap((dataset) => ['--dataset', text(dataset)]) : []),
   ]],
   ['DELETE', '/keys/{id}', ([, id]) => ['user', 'key', 'revoke', text(id)]],
+  ['POST', '/ssh-keys', (_, body, user) => ['ssh-keys', 'add', text(body.user ?? user), ...text(body.key).trim().split(/\s+/)]],
+  ['DELETE', '/ssh-keys/{id}', ([, id]) => ['ssh-keys', 'remove', text(id)]],
   ['POST', '/groups', (_, body) => ['group', 'add', text(body.name), ...(body.role ? ['--role', text(body.role)] : [])]],
   ['DELETE', '/groups/{name}', ([, name]) => ['group', 'delete', text(name)]],
   ['PUT', '/groups/{name}/role', ([, name], body) => ['group', 'role', text(name), text(body.role ?? 'none')]],

@@ -56,7 +56,7 @@ pub(super) struct Destination<'a> {
     snapshot: String,
     pub(super) kind: DatasetKind,
     /// Snapshot that it is a clone of.
-    origin: Option<String>,
+    pub(super) origin: Option<String>,
     /// The beginning of a refusal.
     heading: &'static str,
     /// It makes a dataset, or replaces all of one.
@@ -112,6 +112,7 @@ impl Work {
         if self.request.single && to.dataset != self.request.target {
             return Err(refused("a stream of one dataset is expected"));
         }
+        self.check_rights(&to).await?;
         if self.request.heal {
             return self.heal(&to, began).await;
         }
@@ -649,6 +650,7 @@ impl Work {
         marks: bool,
     ) {
         let name = &to.dataset;
+        let changes = self.permitted_changes(name, changes).await;
         let hierarchy = self.context.pool.hierarchy();
         match hierarchy.change_received(name, changes, marks).await {
             Ok(refused) => {
@@ -667,6 +669,26 @@ impl Work {
         }
     }
 
+    /// Those of changes that the user may make; the others are told, and the receive goes on.
+    async fn permitted_changes(
+        &self,
+        name: &str,
+        changes: Vec<ReceivedChange>,
+    ) -> Vec<ReceivedChange> {
+        let mut permitted = Vec::new();
+        for change in changes {
+            let property = change.name();
+            if self.may_set(name, &property).await {
+                permitted.push(change);
+            } else {
+                self.warn(format!(
+                    "cannot receive {property} property on {name}: permission denied"
+                ));
+            }
+        }
+        permitted
+    }
+
     /// What a package says of the snapshot itself: its user properties and holds.
     async fn finish_package_parts(&self, to: &Destination<'_>, package: Option<&Package>) {
         let sent = package.and_then(|package| package.find(to.begin.to_guid));
@@ -676,7 +698,7 @@ impl Work {
         if let Some(properties) = sent.properties_of(snapshot) {
             self.receive_snapshot_properties(&full, properties).await;
         }
-        if self.request.without_holds {
+        if self.request.without_holds || !self.may(&full, &["hold"]).await {
             return;
         }
         for tag in sent.holds_of(snapshot) {
@@ -693,6 +715,7 @@ impl Work {
             return;
         }
         let changes = settings.into_iter().map(ReceivedChange::Store).collect();
+        let changes = self.permitted_changes(snapshot, changes).await;
         let hierarchy = self.context.pool.hierarchy();
         match hierarchy.change_received(snapshot, changes, true).await {
             Ok(_) => {}

@@ -15,6 +15,7 @@ mod input;
 mod package;
 mod properties;
 mod replication;
+mod rights;
 mod roots;
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dsl::stream::{StreamKind, StreamRecord};
-use dsl::{NewKey, PlannedKey};
+use dsl::{NewKey, PlannedKey, Subject};
 use ondisk::stream::stream_feature;
 use runtime::mailbox::{Receiver, Sender, mailbox};
 use runtime::reply::Reply;
@@ -31,6 +32,7 @@ pub(crate) use self::copy::SnapshotCopy;
 use self::input::{Input, InputError};
 use self::package::Package;
 pub use self::properties::PropertyOverrides;
+use crate::delegation::on;
 use crate::pool_mailbox::{PoolContext, Request};
 use crate::{EngineError, Invalidation, PoolHandle};
 
@@ -162,16 +164,19 @@ impl PoolHandle {
             let (demanding, demands) = mailbox(1);
             let (sender, answer) = runtime::reply();
             let creator = self.creator();
+            let caller = self.caller.clone();
             let notes = Arc::<Mutex<Vec<ReceiveNote>>>::default();
             let told = Arc::clone(&notes);
             let watches = Arc::clone(self.mailbox.watches());
-            self.run_as_root(move |context| async move {
+            // What it needs is checked as soon as it is known what is received.
+            self.query(move |context| async move {
                 let handle = context.handle.clone();
                 let task = async move {
                     let mut work = Work {
                         context,
                         request,
                         creator,
+                        caller,
                         input: Input::new(input, demanding),
                         notes: told,
                         new: Vec::new(),
@@ -244,7 +249,9 @@ impl PoolHandle {
     pub fn abort_receive<'a>(&'a self, dataset: &'a str) -> Request<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let dataset = dataset.to_owned();
-            self.run_as_root(move |context| async move {
+            // OpenZFS: zfs_secpolicy_destroy
+            let needs = vec![on(&dataset, &["destroy", "mount"])];
+            self.run_permitted(needs, move |context| async move {
                 context.writable()?;
                 let hierarchy = context.pool.hierarchy();
                 let Some((name, object)) = hierarchy.interrupted_receive(&dataset).await? else {
@@ -263,6 +270,8 @@ struct Work {
     context: Rc<PoolContext>,
     request: ReceiveRequest,
     creator: u32,
+    /// The user in whose name it is, if not root's.
+    caller: Option<Arc<Subject>>,
     input: Input,
     notes: Arc<Mutex<Vec<ReceiveNote>>>,
     /// Datasets that were made.

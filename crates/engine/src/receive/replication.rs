@@ -212,9 +212,10 @@ impl Work {
             return Ok(());
         }
         self.progress(format!("promoting {}", local.name));
-        match self.context.promote(&local.name).await {
-            Ok(()) => pass.progress = true,
-            Err(_) => pass.failed = true,
+        let permitted = self.may(&local.name, &["promote", "mount"]).await;
+        match permitted && self.context.promote(&local.name).await.is_ok() {
+            true => pass.progress = true,
+            false => pass.failed = true,
         }
         Ok(())
     }
@@ -289,7 +290,10 @@ impl Work {
         pass: &mut Pass,
     ) -> Result<(), EngineError> {
         self.progress(format!("attempting destroy {name}"));
-        let done = if name.contains('@') {
+        let permitted = self.may(name, &["destroy", "mount"]).await;
+        let done = if !permitted {
+            false
+        } else if name.contains('@') {
             let names = [name.to_owned()];
             match self.context.destroy_snapshots(&names, true).await {
                 Ok(refused) => refused.is_empty() && !self.exists(name).await,
@@ -350,7 +354,8 @@ impl Work {
 
     async fn rename_now(&self, name: &str, new: &str) -> bool {
         let hierarchy = self.context.pool.hierarchy();
-        let renamed = hierarchy.rename(name, new, false).await.is_ok();
+        let permitted = self.may(name, &["rename", "mount", "create"]).await;
+        let renamed = permitted && hierarchy.rename(name, new, false).await.is_ok();
         renamed && self.context.reload_properties().await.is_ok()
     }
 }

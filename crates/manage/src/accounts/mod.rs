@@ -10,6 +10,7 @@ mod groups;
 mod keys;
 mod password;
 mod session;
+mod ssh_keys;
 mod totp;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub use keys::{KeyUse, KeyView, NewKey};
 use password::{check_password, hash_password, verify_password};
 use session::Session;
 pub use session::{NewSession, SESSION_IDLE_SECONDS, SESSION_SECONDS};
+use ssh_keys::KeptSshKey;
+pub use ssh_keys::{SshKey, SshKeyView};
 use totp::SecondFactor;
 #[cfg(test)]
 pub(crate) use totp::code_of_base32;
@@ -160,6 +163,7 @@ struct AccountTables {
     users: BTreeMap<String, User>,
     sessions: BTreeMap<SecretHash, Session>,
     keys: BTreeMap<SecretHash, ApiKey>,
+    ssh_keys: Vec<KeptSshKey>,
     groups: BTreeMap<String, Group>,
     /// Users who have no password here because others know them.
     directory: BTreeMap<String, Directory>,
@@ -393,6 +397,7 @@ impl Accounts {
                     "DELETE FROM user WHERE name = ?1",
                     "DELETE FROM session WHERE user = ?1",
                     "DELETE FROM api_key WHERE user = ?1",
+                    "DELETE FROM ssh_key WHERE user = ?1",
                     "DELETE FROM second_factor WHERE user = ?1",
                     "DELETE FROM group_member WHERE user = ?1",
                     "DELETE FROM directory_user WHERE user = ?1",
@@ -406,6 +411,7 @@ impl Accounts {
         tables.users.remove(name);
         tables.sessions.retain(|_, session| session.user != name);
         tables.keys.retain(|_, key| key.user != name);
+        tables.ssh_keys.retain(|kept| !kept.is_of(name));
         tables.factors.remove(name);
         tables.directory.remove(name);
         tables.leave_groups(name);
@@ -614,6 +620,9 @@ fn load(sql: &rusqlite::Connection, now: u64) -> rusqlite::Result<AccountTables>
     if database::has_table(sql, "user_group")? {
         tables.load_groups(sql)?;
         tables.load_directory(sql)?;
+    }
+    if database::has_table(sql, "ssh_key")? {
+        tables.ssh_keys = ssh_keys::load(sql)?;
     }
     Ok(tables)
 }

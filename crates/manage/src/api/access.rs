@@ -81,6 +81,21 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/session/totp/remove",
         Access::Session(Role::Viewer),
     ),
+    (
+        Method::GET,
+        "/api/v1/ssh-keys",
+        Access::Session(Role::Viewer),
+    ),
+    (
+        Method::POST,
+        "/api/v1/ssh-keys",
+        Access::Session(Role::Viewer),
+    ),
+    (
+        Method::DELETE,
+        "/api/v1/ssh-keys/{id}",
+        Access::Session(Role::Viewer),
+    ),
     (Method::GET, "/api/v1/keys", Access::Role(Role::Viewer)),
     (Method::POST, "/api/v1/keys", Access::Session(Role::Viewer)),
     (

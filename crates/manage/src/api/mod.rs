@@ -27,6 +27,7 @@ mod session;
 mod settings;
 mod shares;
 mod smb;
+mod ssh_keys;
 mod support;
 mod trash;
 mod unread_body;
@@ -338,6 +339,8 @@ fn calls_of_accounts() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(keys::reset_totp))
         .routes(routes!(keys::list_keys, keys::make_key))
         .routes(routes!(keys::revoke_key))
+        .routes(routes!(ssh_keys::list_ssh_keys, ssh_keys::add_ssh_key))
+        .routes(routes!(ssh_keys::remove_ssh_key))
         .routes(routes!(
             keys::show_totp,
             keys::enrol_totp,

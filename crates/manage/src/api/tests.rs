@@ -1393,6 +1393,8 @@ const NOT_SHARED: &[&str] = &[
     "/api/v1/session/totp/remove",
     "/api/v1/keys",
     "/api/v1/keys/{id}",
+    "/api/v1/ssh-keys",
+    "/api/v1/ssh-keys/{id}",
     "/api/v1/alerts/test",
     "/api/v1/pools/plan",
     "/api/v1/files/content",

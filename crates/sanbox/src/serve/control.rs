@@ -150,14 +150,64 @@ pub(super) fn subject_of(appliance: &Appliance, delegate: Delegate) -> Subject {
 /// Whether a user of this machine has the role for a command, and gives it as over the API; to others the rights apply that were
 /// delegated to them.
 fn has_role(appliance: &Appliance, uid: u32, request: &Request) -> bool {
-    let role = role_of(appliance, uid);
+    is_enough(appliance, role_of(appliance, uid), request)
+}
+
+/// Whether a role is enough for a command.
+fn is_enough(appliance: &Appliance, role: Option<Role>, request: &Request) -> bool {
     let (tool, arguments) = (&request.tool, &request.arguments);
     let needed = match appliance.jobs() {
         Some(jobs) => jobs.role_needed(tool, arguments),
-        None => commands::role_needed(tool, arguments),
+        None => None,
     };
+    let needed = needed.or_else(|| commands::role_at_socket(tool, arguments));
     role.zip(needed)
         .is_some_and(|(role, needed)| role >= needed)
+}
+
+/// In whose name a command is given.
+struct Actor {
+    /// The user, where only what was delegated is done.
+    subject: Option<Subject>,
+    /// As the log of jobs has it.
+    name: String,
+    /// How the command came.
+    origin: &'static str,
+}
+
+/// Finds out in whose name a command is given: of the user at the other end, or of a user of the appliance whom a trusted one names.
+/// `None`: that user does not exist, or is not theirs to name.
+fn actor(appliance: &Appliance, peer: Option<Subject>, request: &Request) -> Option<Actor> {
+    let uid = peer.as_ref().map_or(request.uid, |known| known.uid);
+    let own = user_name(u64::from(uid)).unwrap_or_else(|| uid.to_string());
+    let Some(named) = &request.on_behalf else {
+        return Some(Actor {
+            subject: peer.filter(|known| !has_role(appliance, known.uid, request)),
+            name: own,
+            origin: "shell",
+        });
+    };
+    if let Some(peer) = peer {
+        // No other name than its own is taken: the rights are the same.
+        let is_own = named.is_empty() || *named == own;
+        return is_own.then(|| Actor {
+            subject: Some(peer).filter(|known| !has_role(appliance, known.uid, request)),
+            name: own,
+            origin: "ssh",
+        });
+    }
+    let accounts = &appliance.api()?.accounts;
+    let role = accounts.role(named)?;
+    let delegate = Delegate {
+        user: named.clone(),
+        groups: accounts.group_numbers(named),
+    };
+    let is_enough = is_enough(appliance, Some(role), request);
+    Some(Actor {
+        subject: (!is_enough).then(|| subject_of(appliance, delegate)),
+        name: named.clone(),
+        origin: "ssh",
+    })
 }
 
 /// The role of a user of this machine who is taken for the appliance's user of the same name.
@@ -285,13 +335,14 @@ impl Drop for ShellJob {
     }
 }
 
-fn job_of_shell(appliance: &Appliance, uid: u32, tool: &str, arguments: &[String]) -> ShellJob {
+fn job_of_shell(appliance: &Appliance, actor: &Actor, request: &Request) -> ShellJob {
+    let (tool, arguments) = (request.tool.as_str(), &request.arguments[..]);
     let change = commands::is_change(tool, arguments);
     let jobs = appliance.jobs().filter(|_| change);
     ShellJob(jobs.map(|jobs| {
         let id = jobs.begin(JobOrigin {
-            user: user_name(u64::from(uid)).unwrap_or_else(|| uid.to_string()),
-            origin: "shell".to_owned(),
+            user: actor.name.clone(),
+            origin: actor.origin.to_owned(),
             line: commands::line(tool, arguments),
             change,
         });
@@ -373,6 +424,22 @@ async fn finish(
     Frame::Exit(code).send(writer).await
 }
 
+/// Puts the client's own descriptor in place of what goes over the connection: input, or the stream. `None`: the client is gone.
+async fn take_over(
+    input: Input,
+    descriptor: Option<(Direction, Descriptor)>,
+    writer: &mut OwnedWriteHalf,
+) -> Option<(Input, Option<Descriptor>)> {
+    match descriptor {
+        Some((Direction::In, descriptor)) => {
+            Frame::TakenOver.send(writer).await.ok()?;
+            Some((Input::of_descriptor(descriptor), None))
+        }
+        Some((Direction::Out, descriptor)) => Some((input, Some(descriptor))),
+        None => Some((input, None)),
+    }
+}
+
 async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject_in_groups(&stream, &appliance);
     let peer = subject.as_ref().map(|known| known.uid);
@@ -385,29 +452,29 @@ async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
     };
     let descriptor = taken_over(&request, given, subject.is_none());
     let (mut reader, mut writer) = stream.into_split();
-    let subject = subject.filter(|known| !has_role(&appliance, known.uid, &request));
-    if subject.is_some() && !commands::is_delegable(&request.tool, &request.arguments) {
+    let Some(actor) = actor(&appliance, subject, &request) else {
+        let refusal = format!("{}: permission denied\n", request.tool);
+        return refuse(&mut writer, &refusal).await;
+    };
+    if actor.subject.is_some() && !commands::is_delegable(&request.tool, &request.arguments) {
         let refusal = format!("{}: permission denied\n", request.tool);
         return refuse(&mut writer, &refusal).await;
     }
     let uid = peer.unwrap_or(request.uid);
+    let job = job_of_shell(&appliance, &actor, &request);
     let (tool, arguments) = (request.tool, request.arguments);
-    let asked = format!("{} by user {uid}", commands::line(&tool, &arguments));
-    let job = job_of_shell(&appliance, uid, &tool, &arguments);
+    let asked = format!(
+        "{} by {} ({uid})",
+        commands::line(&tool, &arguments),
+        actor.name
+    );
     let (feed, input) = Input::channel();
     let (input, mut demands) = match request.on_demand && descriptor.is_none() {
         true => demanded(input),
         false => (input, mpsc::unbounded_channel().1),
     };
-    let (input, stream) = match descriptor {
-        Some((Direction::In, descriptor)) => {
-            if Frame::TakenOver.send(&mut writer).await.is_err() {
-                return;
-            }
-            (Input::of_descriptor(descriptor), None)
-        }
-        Some((Direction::Out, descriptor)) => (input, Some(descriptor)),
-        None => (input, None),
+    let Some((input, stream)) = take_over(input, descriptor, &mut writer).await else {
+        return;
     };
     let given = GivenCommand {
         caller: Caller {
@@ -416,7 +483,7 @@ async fn client(mut stream: UnixStream, appliance: Arc<Appliance>) {
             uid,
             terminal: request.terminal,
         },
-        subject,
+        subject: actor.subject,
         input: request.input.then_some(input),
         stream,
         tool,

@@ -90,6 +90,64 @@ pub(super) const GROUP: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const SSH_KEYS: Command = Command {
+    name: "ssh-keys",
+    summary: "the SSH keys of users: by them other hosts replicate in their name",
+    operands: "list [USER] | add USER FILE.pub | add USER KIND KEY [COMMENT] | remove ID | setup",
+    flags: &[short('H', "list: without headings, columns between tabs")],
+    text: &[
+        "The way in is the machine's sshd. setup prints the lines for its configuration: for each log-in sshd asks 'sanbox \
+         authorized-keys' which keys \
+         there are, so that one that is removed lets nobody in from then on. Whoever logs in by one has no shell and no forwarding, and is given the \
+         commands of zfs that replication needs: send, receive, list, get, snapshot, hold, release, bookmark, rollback, destroy of snapshots and \
+         bookmarks, set of user properties. Pipes, other programs and everything else of a shell are refused.",
+        "What may be done is the user's. An operator sends everything, an owner receives anywhere; others do what 'zfs allow' gives \
+         them: send; receive, \
+         create and mount, rollback for 'receive -F', and each property that comes with a stream. Log in as the user of the machine that the \
+         daemon runs as (the key says which user of the appliance it is), or, with 'users' under [control], as the user of the same name.",
+        "A job of replication here has its own key by --ssh: sanbox replication create ... --ssh 'ssh -i /root/vault-key'.",
+    ],
+    examples: &[
+        (
+            "sanbox ssh-keys add backup /tmp/vault.pub",
+            "who has that key replicates as the user backup",
+        ),
+        (
+            "sanbox ssh-keys setup > /etc/ssh/sshd_config.d/sanbox.conf",
+            "then check it by 'sshd -t', and reload sshd",
+        ),
+        (
+            "sanbox ssh-keys list",
+            "fingerprints as 'ssh-keygen -l' shows them",
+        ),
+    ],
+    ..Command::NEW
+};
+
+pub(super) const AUTHORIZED_KEYS: Command = Command {
+    name: "authorized-keys",
+    summary: "what sshd asks for: the keys by which users log in",
+    operands: "USER",
+    text: &[
+        "Prints lines of authorized_keys, for AuthorizedKeysCommand of sshd_config ('sanbox ssh-keys setup'). USER is the user of \
+         the machine who logs in: \
+         for the one that the daemon runs as, the keys of all users of the appliance; for another, those of the user of this name.",
+    ],
+    ..Command::NEW
+};
+
+pub(super) const SSH_SESSION: Command = Command {
+    name: "ssh-session",
+    summary: "what sshd runs for such a key: lets the commands of replication through",
+    operands: "[USER]",
+    text: &[
+        "Takes apart what SSH_ORIGINAL_COMMAND asks for, and has the daemon do it with the rights of USER; without USER, with those \
+         of the user of the \
+         machine who logged in.",
+    ],
+    ..Command::NEW
+};
+
 pub(super) const JOB: Command = Command {
     name: "job",
     summary: "commands given over the API, and what shells changed",

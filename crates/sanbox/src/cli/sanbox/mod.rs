@@ -30,6 +30,7 @@ mod report;
 mod restore;
 pub(crate) mod sample;
 mod smb;
+mod ssh_keys;
 mod support;
 mod tar;
 mod target;
@@ -93,6 +94,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
         "group" => group::run(session, &args).await,
+        "ssh-keys" => ssh_keys::run(session, &args).await,
+        "authorized-keys" => ssh_keys::authorized(session, &args).await,
         "job" => job::run(session, &args).await,
         "alert" => alert::run(session, &args).await,
         "certificate" => certificate::run(session, &args).await,

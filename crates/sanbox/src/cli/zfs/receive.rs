@@ -6,7 +6,7 @@ use engine::property::{Attribute, Property, is_user_property};
 use engine::{EngineError, PoolHandle, ReceiveNote, ReceiveRequest};
 
 use super::keys::{self, KeyInput};
-use crate::appliance::mount_query;
+use crate::appliance::{is_delegated, mount_query};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 use crate::follow;
@@ -193,6 +193,10 @@ async fn receive(session: &Session, options: &Options) -> Outcome {
     if let Some(planned) = planned.map_err(refused)?
         && planned.location != "prompt"
     {
+        // It would be read with the rights of the daemon.
+        if is_delegated() {
+            return Err(refused(EngineError::Permission));
+        }
         let input = &mut KeyInput::new(session);
         request.key = Some(keys::new_key(session, input, &planned, None).await);
     }
