@@ -9,6 +9,7 @@ use manage::replication::{
 };
 
 use crate::appliance::{Appliance, fences};
+use crate::logging::REPLICATION;
 
 /// Returns the source's side of a job.
 pub(crate) async fn source_of(
@@ -68,6 +69,12 @@ pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<End
         // What it meets is told by the run already.
         let _ = settle(appliance, job).await;
     }
+    if let Ok(report) = &ended.result
+        && !report.fenced_for_none.is_empty()
+        && !replications.is_turning(&job.name)
+    {
+        lift(appliance, job, &report.fenced_for_none).await;
+    }
     let changed = match &ended.result {
         Ok(report) => !report.sent.is_empty(),
         // What was sent before it ended is there.
@@ -88,6 +95,24 @@ pub(crate) async fn run_if_changed(appliance: &Arc<Appliance>, job: &Job) -> Opt
         return None;
     }
     run_job(appliance, job).await
+}
+
+/// Has a source go on whose failover did not come to its end: the process that did it was ended, or the link broke off.
+async fn lift(appliance: &Appliance, job: &Job, fenced: &[String]) {
+    let lifted = async {
+        let source = source_of(appliance, job).await?;
+        replication::lift_fences(&*source, job.source_root(), fenced).await
+    };
+    let names = fenced.join(", ");
+    match lifted.await {
+        Ok(()) => {
+            tracing::warn!(target: REPLICATION, "{}: a failover did not come to its end, and its source goes on: {names}", job.name);
+        }
+        Err(error) => {
+            tracing::warn!(target: REPLICATION, "{}: a failover did not come to its end, and its source stays fenced: {names}: {error}", job.name);
+        }
+    }
+    appliance.datasets_changed().await;
 }
 
 /// Fences whichever side of a job has the lower generation, and lets the services know.

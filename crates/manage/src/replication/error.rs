@@ -110,6 +110,16 @@ pub enum Refusal {
         /// The job.
         job: String,
     },
+    /// The source was put in use again in place of its copy.
+    #[error(
+        "'{target}' is not in use any more: its source was put in use again ('sanbox replication adopt {job} --rollback' makes it the copy again)"
+    )]
+    Superseded {
+        /// Target.
+        target: String,
+        /// The job.
+        job: String,
+    },
     /// The source was renamed, and the target has its copy under the old name.
     #[error(
         "'{dataset}' was renamed: 'zfs rename {old} {new}' at the target lets its copy go on; else all would be sent anew"
@@ -215,6 +225,7 @@ impl ReplicationError {
                 Refusal::NameTaken { .. } => "name taken",
                 Refusal::Renamed { .. } => "renamed",
                 Refusal::FailedOver { .. } => "failed over",
+                Refusal::Superseded { .. } => "superseded",
             },
         }
     }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use engine::DatasetKind;
 use jiff::Timestamp;
 
-use super::fence::{forget_readonly, give_up_own, put_in_use_again, restore_readonly};
+use super::fence::{
+    check_superseded, forget_readonly, give_up_own, put_in_use_again, restore_readonly,
+    settle_fences,
+};
 use super::foreseen::{foresee_test, own, reversed, test_root};
 use super::plan;
 use super::{
@@ -77,12 +80,14 @@ pub async fn take_over(
     }
     // First of all, so that the job adds to none of them any more, and clients that come with the handles of the source find them.
     for dataset in &own {
-        if let (None, Some(identity)) = (dataset.identity, identity(dataset)) {
+        let mut dataset = dataset.clone();
+        if let (None, Some(identity)) = (dataset.identity, identity(&dataset)) {
+            dataset.identity = Some(identity);
             let identity = identity.to_string();
             side.set(&dataset.name, IDENTITY_PROPERTY, &identity)
                 .await?;
         }
-        put_in_use_again(side, dataset).await?;
+        put_in_use_again(side, &dataset).await?;
     }
     for dataset in &own {
         if dataset.interrupted.is_some() {
@@ -113,6 +118,12 @@ pub async fn fail_back(
     progress: &Arc<Progress>,
 ) -> Result<Report, ReplicationError> {
     let back = reversed(job);
+    match settle_fences(job, source, target).await {
+        // A peer that did not invite to it.
+        Ok(_) | Err(ReplicationError::Denied { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    check_not_superseded(job, source, target).await?;
     if !rollback {
         // Before the source is marked: what is refused leaves it as it is.
         check_unwritten(&back, target, source).await?;
@@ -176,12 +187,13 @@ pub async fn adopt_fenced(
     if fenced.is_empty() {
         return Ok(());
     }
-    for copy in fenced {
-        make_wait(target, copy).await?;
-    }
-    // No other acts as it any more.
+    // No other acts as it any more. First of all: a copy that waits has no generation, and would get a lower one than the source if it were put in
+    // use before this ends.
     for dataset in source.list(job.source_root()).await?.unwrap_or_default() {
         give_up_own(source, &dataset).await?;
+    }
+    for copy in fenced {
+        make_wait(target, copy).await?;
     }
     Ok(())
 }
@@ -206,6 +218,23 @@ async fn make_wait(
     ] {
         if is_set {
             side.inherit(&dataset.name, name, false).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses when the source was put in use again in place of its copy.
+async fn check_not_superseded(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+) -> Result<(), ReplicationError> {
+    let copies = target.list(job.target_root()).await?.unwrap_or_default();
+    let sources = source.list(job.source_root()).await?.unwrap_or_default();
+    for dataset in sources.iter().filter(|one| job.includes(&one.name)) {
+        let name = job.target_of(&dataset.name);
+        if let Some(copy) = copies.iter().find(|copy| copy.name == name) {
+            check_superseded(&job.name, dataset, copy)?;
         }
     }
     Ok(())
@@ -269,13 +298,14 @@ async fn put_in_use(
                 .await?;
         }
         restore_readonly(source, &dataset).await?;
+        give_up_own(source, &dataset).await?;
+        source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
+        // Last of all: what is fenced and cut off here is known as a source that can be put in use again.
         if dataset.fence.is_some() {
             source
                 .inherit(&dataset.name, FENCED_PROPERTY, false)
                 .await?;
         }
-        give_up_own(source, &dataset).await?;
-        source.inherit(&dataset.name, MARK_PROPERTY, false).await?;
         forget_readonly(source, &dataset).await?;
     }
     Ok((made, not_mounted))

@@ -15,8 +15,8 @@ use engine::property::Value;
 
 use super::identity::{Identity, local};
 use super::{
-    Endpoint, IDENTITY_PROPERTY, Job, KEPT_READONLY_PROPERTY, MARK_PROPERTY, ReplicaDataset,
-    ReplicationError, Switchover,
+    Endpoint, IDENTITY_PROPERTY, Job, KEPT_READONLY_PROPERTY, MARK_PROPERTY, Refusal,
+    ReplicaDataset, ReplicationError, Switchover,
 };
 
 /// The user property of a dataset that is fenced: a [`Fence`].
@@ -118,6 +118,26 @@ pub async fn settle_fences(
     Ok(fenced)
 }
 
+/// Refuses to bring back what was written to a copy in place of which its source was put in use again.
+pub(super) fn check_superseded(
+    job: &str,
+    source: &ReplicaDataset,
+    copy: &ReplicaDataset,
+) -> Result<(), Refusal> {
+    let (here, there) = (acts_as(source), acts_as(copy));
+    // One that is marked is being brought back to already.
+    let is_source_used = source.fence.is_none() && source.mark.is_none();
+    let is_older = here.guid == there.guid && there.generation < here.generation;
+    let is_superseded = copy.fence.is_some() || is_source_used && copy.is_in_use() && is_older;
+    match is_superseded {
+        false => Ok(()),
+        true => Err(Refusal::Superseded {
+            target: copy.name.clone(),
+            job: job.to_owned(),
+        }),
+    }
+}
+
 /// Fences the source before its copy is put in use, so that nothing is written to it that the copy would not get. Returns the datasets that
 /// were not fenced before.
 ///
@@ -180,6 +200,25 @@ pub(super) async fn note_readonly(
     }
 }
 
+/// Returns the sources of a job that are fenced though no copy is in use in place of them: a failover did not come to its end.
+pub(super) fn fenced_for_none(
+    job: &Job,
+    sources: &[ReplicaDataset],
+    copies: &[ReplicaDataset],
+) -> Vec<String> {
+    let is_waiting = |source: &ReplicaDataset| {
+        let name = job.target_of(&source.name);
+        let copy = copies.iter().find(|copy| copy.name == name);
+        copy.is_none_or(|copy| copy.identity.is_none())
+    };
+    let sources = sources.iter().filter(|one| job.includes(&one.name));
+    let fenced = sources.filter(|one| {
+        let fence = one.fence.as_ref();
+        one.mark.is_none() && fence.is_some_and(|fence| fence.job == job.name) && is_waiting(one)
+    });
+    fenced.map(|one| one.name.clone()).collect()
+}
+
 /// Makes a dataset writable again, unless it was read-only before replication made it so. The note is given up when all else is done
 /// ([`forget_readonly`]): before, what is given again would not find it.
 pub(super) async fn restore_readonly(
@@ -230,6 +269,12 @@ pub async fn reclaim(
     for dataset in datasets {
         // While it is fenced still: what is cut off here is given again.
         restore_readonly(side, &dataset).await?;
+        if dataset.interrupted.is_some() {
+            side.discard_interrupted(&dataset.name).await?;
+        }
+        if dataset.mark.is_some() {
+            side.inherit(&dataset.name, MARK_PROPERTY, false).await?;
+        }
         put_in_use_again(side, &dataset).await?;
         forget_readonly(side, &dataset).await?;
         reclaimed.push(dataset.name);
@@ -246,7 +291,13 @@ pub async fn fenced_sources(
     root: &str,
 ) -> Result<Vec<ReplicaDataset>, ReplicationError> {
     let mut listed = side.list(root).await?.unwrap_or_default();
-    listed.retain(|dataset| dataset.fence.is_some() && dataset.mark.is_none());
+    // One that what was written to its copy is being brought back to was adopted for that; a copy that an adoption leaves fenced for a moment
+    // was sent.
+    let is_source = |one: &ReplicaDataset| {
+        let mark = one.mark.as_ref();
+        mark.is_none_or(|mark| mark.adopted_txg != 0 && one.identity.is_none())
+    };
+    listed.retain(|dataset| dataset.fence.is_some() && is_source(dataset));
     Ok(listed)
 }
 

@@ -1,5 +1,6 @@
 //! What turning a job round would do to the datasets of its sides. Nothing is changed here.
 
+use super::fence::check_superseded;
 use super::plan::{check_in_use, check_unchanged, newer_than, newest_common};
 use super::{Job, Refusal, ReplicaDataset, ReplicationError, Switchover};
 
@@ -92,6 +93,10 @@ fn outcome(
     rollback: bool,
 ) -> Result<AdoptionOutcome, Refusal> {
     check_in_use(job, copy)?;
+    if job.reversed {
+        // What is sent from is the copy.
+        check_superseded(&job.name, copy, source)?;
+    }
     let common = newest_common(source, copy);
     let (common, (at_source, _)) = common.ok_or_else(|| Refusal::NothingInCommon {
         dataset: source.name.clone(),

@@ -129,11 +129,55 @@ pub struct Replications {
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Held while the configuration is changed.
     changing: Mutex<()>,
+    /// Names of jobs that are being turned round.
+    turning: Mutex<Vec<String>>,
     /// Where past runs are kept.
     database: OnceLock<Database>,
 }
 
+/// A job that is being turned round, until this is dropped.
+#[derive(Debug)]
+pub struct Turning {
+    replications: Arc<Replications>,
+    name: String,
+}
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        let mut turning = self.replications.turning_jobs();
+        if let Some(at) = turning.iter().position(|name| *name == self.name) {
+            turning.swap_remove(at);
+        }
+    }
+}
+
+impl std::fmt::Debug for Replications {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replications").finish_non_exhaustive()
+    }
+}
+
 impl Replications {
+    /// Begins to turn a job round: what is fenced until this ends is part of it.
+    #[must_use]
+    pub fn turn(self: &Arc<Self>, name: &str) -> Turning {
+        self.turning_jobs().push(name.to_owned());
+        Turning {
+            replications: self.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Whether a job is being turned round now.
+    #[must_use]
+    pub fn is_turning(&self, name: &str) -> bool {
+        self.turning_jobs().iter().any(|known| known == name)
+    }
+
+    fn turning_jobs(&self) -> MutexGuard<'_, Vec<String>> {
+        self.turning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the jobs of a state directory; nothing is read yet.
     #[must_use]
     pub fn new(state: &Path) -> Arc<Self> {
@@ -146,6 +190,7 @@ impl Replications {
             clock,
             entries: Mutex::default(),
             changing: Mutex::default(),
+            turning: Mutex::default(),
             database: OnceLock::new(),
         })
     }

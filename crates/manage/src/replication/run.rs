@@ -12,7 +12,7 @@ use engine::DatasetKind;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
-use super::fence::note_readonly;
+use super::fence::{fenced_for_none, note_readonly};
 use super::plan::{check_in_use, newer_than, newest_common};
 use super::upkeep::{BOOKMARKS_AHEAD, Settled, bookmarks_of, prepare, upkeep};
 use super::{
@@ -53,6 +53,8 @@ pub struct Report {
     pub without_snapshots: Vec<String>,
     /// Datasets of the target whose source is gone.
     pub left: Vec<String>,
+    /// Datasets of the source that are fenced though no copy is in use in place of them.
+    pub fenced_for_none: Vec<String>,
     /// Datasets of the job.
     pub datasets: usize,
     /// Up to when the target has all of its datasets: this run's begin where nothing else was written, else when the oldest of the states
@@ -102,6 +104,7 @@ pub async fn run(
     prepare(job, source, &tree, &sides.source).await?;
     let mut report = Report {
         left: tree.left.clone(),
+        fenced_for_none: fenced_for_none(job, &sides.source, &sides.target),
         datasets: tree.datasets.len(),
         unchanged_since: sides.unchanged_since,
         ..Report::default()

@@ -5,9 +5,10 @@
 //! snapshots is compared with what the policy and the job may have, and at the end the target must have what the source has.
 
 mod campaign;
+mod fencing;
 mod troubled;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -57,6 +58,38 @@ pub(super) struct Model {
     is_unwritten: bool,
     /// Names, behind the `@`, of snapshots that jobs destroyed.
     destroyed: Vec<String>,
+    /// `readonly` of the datasets.
+    readonly: BTreeMap<String, Readonly>,
+    /// What was written to the datasets: a number for each write.
+    written: BTreeMap<String, BTreeSet<u64>>,
+    /// The same of each snapshot, by its guid; both sides have one.
+    states: Arc<Mutex<BTreeMap<u64, BTreeSet<u64>>>>,
+    /// What was given up by rolling back.
+    given_up: BTreeSet<u64>,
+}
+
+/// The property `readonly` of a dataset.
+#[derive(Clone, Copy, Debug, Default)]
+struct Readonly {
+    /// As it was set on the dataset: on, or inherited in place of what was received.
+    own: Option<bool>,
+    received: bool,
+}
+
+impl Readonly {
+    fn is_on(self) -> bool {
+        self.own.unwrap_or(self.received)
+    }
+}
+
+/// Properties that a stream carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Carried {
+    is_there: bool,
+    is_readonly: bool,
+    is_fenced: bool,
+    is_kept: bool,
+    identity: Option<Identity>,
 }
 
 /// One side, for the tests of what is not modelled.
@@ -78,6 +111,10 @@ impl Side {
             clock: 0,
             is_unwritten: false,
             destroyed: Vec::new(),
+            readonly: BTreeMap::new(),
+            written: BTreeMap::new(),
+            states: Arc::default(),
+            given_up: BTreeSet::new(),
         })))
     }
 
@@ -125,6 +162,11 @@ impl Model {
             creation: self.clock,
         };
         assert!(!self.has(full), "{full} exists");
+        let state = self.written.get(dataset).cloned().unwrap_or_default();
+        self.states
+            .lock()
+            .expect("one thread")
+            .insert(self.guid, state);
         let dataset = self.datasets.get_mut(dataset).expect("a dataset");
         dataset.snapshots.push(point);
         dataset.written_bytes = 0;
@@ -171,6 +213,12 @@ impl Model {
         }
         if !self.datasets.contains_key(&spec.dataset) {
             self.make(&spec.dataset);
+            let own = Some(true);
+            let readonly = Readonly {
+                own,
+                received: false,
+            };
+            self.readonly.insert(spec.dataset.clone(), readonly);
             if !self.loses_marks {
                 self.mark(spec);
             }
@@ -182,6 +230,27 @@ impl Model {
             to_guid: to.guid,
         });
         Ok(())
+    }
+
+    fn is_read_only(&self, dataset: &str) -> bool {
+        self.readonly.get(dataset).is_some_and(|own| own.is_on())
+    }
+
+    /// Sets a property of a dataset, or takes it away.
+    fn set(&mut self, dataset: &str, name: &str, value: Option<&str>) {
+        let readonly = self.readonly.entry(dataset.to_owned()).or_default();
+        let known = self.datasets.get_mut(dataset).expect("listed");
+        match name {
+            MARK_PROPERTY => known.mark = value.and_then(|value| value.parse().ok()),
+            IDENTITY_PROPERTY => known.identity = value.and_then(|value| value.parse().ok()),
+            FENCED_PROPERTY => known.fence = value.and_then(|value| value.parse().ok()),
+            KEPT_READONLY_PROPERTY => known.readonly.is_kept = value == Some("on"),
+            "readonly" => {
+                readonly.own = Some(value == Some("on"));
+                known.readonly.is_on = value == Some("on");
+            }
+            _ => {}
+        }
     }
 
     fn mark(&mut self, spec: &ReceiveSpec) {
@@ -198,6 +267,7 @@ impl Model {
         spec: &ReceiveSpec,
         to: &Point,
         from: Option<u64>,
+        carried: Carried,
     ) -> Result<(), ReplicationError> {
         let failed = |why: &str| Err(ReplicationError::Failed(format!("{}: {why}", spec.dataset)));
         self.txg += 1;
@@ -215,24 +285,46 @@ impl Model {
             holds: 0,
             ..to.clone()
         });
+        if carried.is_there {
+            dataset.source_identity = carried.identity;
+            dataset.readonly.at_source = carried.is_fenced.then_some(carried.is_kept);
+            let readonly = self.readonly.entry(spec.dataset.clone()).or_default();
+            readonly.received = carried.is_readonly;
+        }
+        let states = self.states.lock().expect("one thread");
+        let state = states.get(&to.guid).cloned().unwrap_or_default();
+        drop(states);
+        self.written.insert(spec.dataset.clone(), state);
         self.mark(spec);
         Ok(())
     }
 }
 
 /// What travels in a modelled stream: an identity of the stream, chunk after chunk, a line each.
-fn encode(from: Option<u64>, to: &Point, chunk: u64) -> Vec<u8> {
+fn encode(from: Option<u64>, to: &Point, chunk: u64, carried: Carried) -> Vec<u8> {
     let (from, guid, name, at) = (from.unwrap_or(0), to.guid, &to.name, to.creation);
-    format!("{from}:{guid}:{name}:{chunk}:{at}\n").into_bytes()
+    let flags = [
+        carried.is_there,
+        carried.is_readonly,
+        carried.is_fenced,
+        carried.is_kept,
+    ];
+    let flags = flags.map(|flag| if flag { '1' } else { '0' });
+    let flags = String::from_iter(flags);
+    let identity = carried.identity;
+    let identity = identity.map_or(String::new(), |one| {
+        format!("{}:{}", one.guid, one.generation)
+    });
+    format!("{from}:{guid}:{name}:{chunk}:{at}:{flags}:{identity}\n").into_bytes()
 }
 
 fn ended_early() -> ReplicationError {
     ReplicationError::Failed("the stream ended early".to_owned())
 }
 
-fn decode(line: &[u8]) -> (Option<u64>, Point, u64) {
+fn decode(line: &[u8]) -> (Option<u64>, Point, u64, Carried) {
     let text = String::from_utf8(line.to_vec()).expect("text");
-    let mut parts = text.split(':');
+    let mut parts = text.splitn(7, ':');
     let mut number = || parts.next().expect("a part").to_owned();
     let (from, guid, name, chunk, creation) = (number(), number(), number(), number(), number());
     let point = Point {
@@ -243,10 +335,20 @@ fn decode(line: &[u8]) -> (Option<u64>, Point, u64) {
         creation: creation.parse().expect("a number"),
     };
     let from: u64 = from.parse().expect("a number");
+    let (flags, identity) = (number(), number());
+    let has = |at| flags.as_bytes()[at] == b'1';
+    let carried = Carried {
+        is_there: has(0),
+        is_readonly: has(1),
+        is_fenced: has(2),
+        is_kept: has(3),
+        identity: identity.parse().ok(),
+    };
     (
         Some(from).filter(|from| *from != 0),
         point,
         chunk.parse().expect("a number"),
+        carried,
     )
 }
 
@@ -336,7 +438,15 @@ impl Endpoint for Side {
             let first: u64 = spec
                 .token
                 .map_or(0, |token| token.parse().expect("a number"));
-            let chunks = (first..CHUNKS).map(move |chunk| Ok(encode(from, &to, chunk)));
+            // What is resumed has come with its properties already.
+            let carried = Carried {
+                is_there: spec.properties,
+                is_readonly: model.is_read_only(&spec.dataset),
+                is_fenced: dataset.fence.is_some(),
+                is_kept: dataset.readonly.is_kept,
+                identity: dataset.identity,
+            };
+            let chunks = (first..CHUNKS).map(move |chunk| Ok(encode(from, &to, chunk, carried)));
             Ok(stream::iter(chunks).boxed())
         }
         .boxed()
@@ -356,7 +466,7 @@ impl Endpoint for Side {
                 }
                 let end = come.iter().position(|byte| *byte == b'\n').expect("seen");
                 let line: Vec<u8> = come.drain(..=end).collect();
-                let (from, to, chunk) = decode(&line[..end]);
+                let (from, to, chunk, carried) = decode(&line[..end]);
                 self.model().begin(&spec, &to, from)?;
                 match self.chunk_came() {
                     Cut::None => {}
@@ -375,7 +485,7 @@ impl Endpoint for Side {
                     });
                 }
                 if chunk + 1 == CHUNKS {
-                    return model.apply(&spec, &to, from);
+                    return model.apply(&spec, &to, from, carried);
                 }
                 let rest = Interrupted {
                     token: (chunk + 1).to_string(),
@@ -464,10 +574,9 @@ impl Endpoint for Side {
         self.set_holds(names, 0)
     }
 
-    fn set<'a>(&'a self, dataset: &'a str, _name: &'a str, value: &'a str) -> Reached<'a, ()> {
+    fn set<'a>(&'a self, dataset: &'a str, name: &'a str, value: &'a str) -> Reached<'a, ()> {
         async move {
-            let mut model = self.reached()?;
-            model.datasets.get_mut(dataset).expect("listed").mark = value.parse().ok();
+            self.reached()?.set(dataset, name, Some(value));
             Ok(())
         }
         .boxed()
@@ -489,9 +598,70 @@ impl Endpoint for Side {
                 .expect("listed");
             dataset.snapshots.truncate(at + 1);
             dataset.written_bytes = 0;
+            let (name, guid) = (dataset.name.clone(), dataset.snapshots[at].guid);
+            let states = model.states.lock().expect("one thread");
+            let state = states.get(&guid).cloned().unwrap_or_default();
+            drop(states);
+            let before = model.written.insert(name, state.clone());
+            let before = before.unwrap_or_default();
+            model.given_up.extend(before.difference(&state));
             Ok(())
         }
         .boxed()
+    }
+}
+
+impl Switchover for Side {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        take_over(self, root, job).boxed()
+    }
+
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        async move {
+            let model = self.reached()?;
+            let known = model.datasets.get(dataset);
+            Ok(known.is_some_and(ReplicaDataset::is_in_use))
+        }
+        .boxed()
+    }
+
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        async move {
+            let mut model = self.reached()?;
+            if fence::acts_as(&model.datasets[dataset]).generation >= fence.generation {
+                let why = format!("'{dataset}' was put in use again meanwhile");
+                return Err(ReplicationError::Failed(why));
+            }
+            model.set(dataset, FENCED_PROPERTY, Some(&fence.to_string()));
+            model.set(dataset, "readonly", Some("on"));
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
+        async move {
+            let mut model = self.reached()?;
+            model.set(dataset, name, None);
+            if let (true, "readonly") = (received, name) {
+                model.readonly.entry(dataset.to_owned()).or_default().own = None;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn clone_snapshot<'a>(
+        &'a self,
+        _snapshot: &'a str,
+        _name: &'a str,
+        _mark: &'a str,
+    ) -> Reached<'a, ()> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn destroy<'a>(&'a self, _dataset: &'a str) -> Reached<'a, ()> {
+        async { Ok(()) }.boxed()
     }
 }
 

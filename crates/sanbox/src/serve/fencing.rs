@@ -1,11 +1,11 @@
-//! The daemon's task for jobs of replication that do not run, since they were turned round or are paused: of the two sides, the one that is not in
-//! use is fenced all the same.
+//! The daemon's task for jobs of replication that do not run, since they were turned round or are paused, or whose runs fail and are given at
+//! growing distances: of the two sides, the one that is not in use is fenced all the same, a minute after they reach each other.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use manage::replication::Backoff;
+use manage::replication::{Backoff, Job};
 
 use crate::appliance::Appliance;
 use crate::replication::settle;
@@ -15,14 +15,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long after a look without an answer the next one is, at most: a source that comes back serves until it is told.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of a job that does not run.
+/// What is known of a job that does not run, or fails.
 #[derive(Default)]
 struct Watched {
     backoff: Backoff,
     due: Option<Instant>,
 }
 
-/// Looks at the jobs that do not run, since they were turned round or are paused, until the appliance is gone.
+/// Looks at the jobs that do not run, or whose runs fail, until the appliance is gone.
 pub(super) async fn keep(appliance: Weak<Appliance>) {
     let mut watched: BTreeMap<String, Watched> = BTreeMap::new();
     let mut each = tokio::time::interval(LOOK_EVERY);
@@ -38,7 +38,8 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             continue;
         };
         let mut idle = jobs.replication;
-        idle.retain(|job| job.failed_over || job.paused);
+        let is_failing = |job: &Job| appliance.replications().state_of(&job.name).failures > 0;
+        idle.retain(|job| job.failed_over || job.paused || is_failing(job));
         watched.retain(|name, _| idle.iter().any(|job| job.name == *name));
         for job in idle {
             let known = watched.entry(job.name.clone()).or_default();
@@ -49,7 +50,7 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             let wait = match settled {
                 Ok(()) => {
                     known.backoff.succeed();
-                    job.interval().unwrap_or(LOOK_EVERY)
+                    job.interval().unwrap_or(LOOK_EVERY).min(RETRY_MAX)
                 }
                 Err(_) => {
                     let random = manage::secret::random::<4>().map_or(0, u32::from_ne_bytes);

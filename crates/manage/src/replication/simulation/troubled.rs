@@ -141,3 +141,35 @@ impl Endpoint for TroubledSide {
         self.through(self.side.rollback(dataset, snapshot, newer))
     }
 }
+
+impl Switchover for TroubledSide {
+    fn take_over<'a>(&'a self, root: &'a str, job: &'a str) -> Reached<'a, Vec<String>> {
+        // It breaks off in the middle, too.
+        take_over(self, root, job).boxed()
+    }
+
+    fn is_in_use<'a>(&'a self, dataset: &'a str) -> Reached<'a, bool> {
+        self.through(self.side.is_in_use(dataset))
+    }
+
+    fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()> {
+        self.through(self.side.fence(dataset, fence))
+    }
+
+    fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
+        self.through(self.side.inherit(dataset, name, received))
+    }
+
+    fn clone_snapshot<'a>(
+        &'a self,
+        snapshot: &'a str,
+        name: &'a str,
+        mark: &'a str,
+    ) -> Reached<'a, ()> {
+        self.through(self.side.clone_snapshot(snapshot, name, mark))
+    }
+
+    fn destroy<'a>(&'a self, dataset: &'a str) -> Reached<'a, ()> {
+        self.through(self.side.destroy(dataset))
+    }
+}

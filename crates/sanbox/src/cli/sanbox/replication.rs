@@ -431,8 +431,14 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     for dataset in adopted {
         session.out.line(format!("adopted {dataset}"));
     }
+    let replications = session.appliance.replications();
+    if job.failed_over {
+        // No copy is in use: one that is would not have been adopted.
+        let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = false));
+        turned.map_err(|error| refused(session, &error))?;
+    }
     session.appliance.datasets_changed().await;
-    session.appliance.replications().hurry(name);
+    replications.hurry(name);
     Ok(())
 }
 
@@ -500,6 +506,7 @@ async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
         return foretold::failover(session, &job, failed).await;
     }
     let replications = session.appliance.replications();
+    let _turning = replications.turn(name);
     let mut fenced = Vec::new();
     if !job.failed_over {
         match last_run(session, &job).await? {
