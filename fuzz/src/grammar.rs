@@ -41,7 +41,9 @@ pub(crate) fn share(data: &[u8]) {
     };
     for client in [CLIENT, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         for port in [700, 40_000] {
-            if let Some(access) = rules.access(client, port, &OneHost) {
+            if let Some(access) =
+                rules.access(client, port, nfs::TransportSecurity::Plain, &OneHost)
+            {
                 let (uid, _, groups) = access.squashed(0, 0, &[0, 1]);
                 assert!(uid == 0 || groups.is_empty());
             }

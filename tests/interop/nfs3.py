@@ -28,14 +28,21 @@ class Client:
     """A connection; calls are made one after the other."""
 
     def __init__(self, port, path, source="127.0.0.1"):
-        self.stream = socket.socket()
-        self.stream.bind((source, 0))
-        self.stream.connect(("127.0.0.1", port))
+        self.stream = self.connect(port, source)
         self.xid = 0
         reply = self.call(MOUNT, 1, opaque(path.encode()))
         assert reply[:4] == bytes(4), f"MOUNT: {reply[:4].hex()}"
         (length,) = struct.unpack(">I", reply[4:8])
         self.root = reply[8 : 8 + length]
+
+    def connect(self, port, source):
+        stream = socket.socket()
+        stream.bind((source, 0))
+        stream.connect(("127.0.0.1", port))
+        return stream
+
+    def receive(self, count):
+        return self.stream.recv(count, socket.MSG_WAITALL)
 
     def call(self, program, procedure, body):
         """Returns the results; the call was accepted."""
@@ -48,9 +55,9 @@ class Client:
         reply = b""
         last = False
         while not last:
-            (mark,) = struct.unpack(">I", self.stream.recv(4, socket.MSG_WAITALL))
+            (mark,) = struct.unpack(">I", self.receive(4))
             last = bool(mark & 0x80000000)
-            reply += self.stream.recv(mark & 0x7FFFFFFF, socket.MSG_WAITALL)
+            reply += self.receive(mark & 0x7FFFFFFF)
         return reply[24:]
 
     def attributes(self):

@@ -54,6 +54,7 @@ mod mount_stress;
 mod multihost;
 mod nbd;
 mod newest_features;
+mod nfs_tls;
 mod nonsense;
 mod other_byte_order;
 mod policies;

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
@@ -58,6 +59,9 @@ pub fn load_or_make(
     names: Vec<String>,
     now: u64,
 ) -> Result<CertificateFiles, CertificateError> {
+    /// Two that make one at the same time would leave the certificate of the one and the key of the other.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let (cert_path, key_path) = (
         directory.join("console-cert.pem"),
         directory.join("console-key.pem"),

@@ -396,6 +396,10 @@ pub struct Nfs {
     pub lease_seconds: u32,
     /// Clients of NFSv4.1 and later are given read delegations: they open and read files without asking, until those are changed.
     pub delegations: bool,
+    /// Offer TLS to clients that ask for it (RFC 9289), with the certificate of the console. Shares ask for it by `xprtsec`.
+    pub tls: bool,
+    /// PEM file of the authorities whose certificates clients may have, for shares with `xprtsec=mtls`.
+    pub tls_clients: Option<PathBuf>,
     /// Answer port queries at port 111 where nothing else does, and register with a running
     /// rpcbind.
     pub portmap: bool,
@@ -413,6 +417,8 @@ impl Default for Nfs {
             versions: NfsVersion::ALL.to_vec(),
             lease_seconds: 90,
             delegations: true,
+            tls: true,
+            tls_clients: None,
             portmap: true,
             connections_max: 4096,
             idle_seconds: 3600,

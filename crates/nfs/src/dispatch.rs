@@ -1,6 +1,6 @@
 //! The service: takes one RPC record, finds the program and the procedure, and answers.
 
-use crate::connection::{CallOrigin, ClientConnection};
+use crate::connection::{CallOrigin, ClientConnection, Peer};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Reply};
 use crate::record::Record;
@@ -63,6 +63,10 @@ impl Server {
             // The address of a datagram may be anything: it takes no room.
             None => counts.others(),
         };
+        let peer = Peer {
+            address: peer,
+            security: connection.map_or_else(Default::default, |by| by.security()),
+        };
         let received = record.head.len() + data.as_ref().map_or(0, |data| data.len());
         let from = CallOrigin {
             connection,
@@ -122,6 +126,8 @@ impl Server {
         let arguments = record.arguments();
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
+            // RFC 9289, section 4.1: asked where TLS is not offered, or by a connection that has it.
+            _ if call.credential.asks_for_tls() => Outcome::Denied(AuthProblem::BadCredential),
             // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
             (v3::PROGRAM, v3::VERSION | v4::VERSION) | (nlm::PROGRAM, _)
                 if matches!(call.credential, Credential::Other(_)) =>

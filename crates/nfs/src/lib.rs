@@ -37,7 +37,7 @@ mod xdr;
 
 pub use call_counts::{ClientCounts, PROCEDURES_V3, VERSIONS};
 pub use client_call::{ClientCall, ClientCalls, Transport};
-pub use connection::ClientConnection;
+pub use connection::{ClientConnection, TransportSecurity};
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};

@@ -2,13 +2,13 @@
 //!
 //! Version 1 is answered for its lists only (`showmount` of old systems); its handles are too short for ours.
 
+use crate::connection::Peer;
 use crate::handle::{FileHandle, in_snapshot};
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
 use crate::server::{ServedExport, Server};
 use crate::xdr::{self, Reader};
 use engine::{Cred, FileType, FsError};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Program number of MOUNT.
@@ -33,7 +33,7 @@ enum Status {
 
 pub(crate) async fn call(
     server: &Server,
-    peer: SocketAddr,
+    peer: Peer,
     call: &Call,
     mut arguments: Reader<'_>,
 ) -> Outcome {
@@ -98,7 +98,7 @@ fn path(arguments: &mut Reader<'_>) -> xdr::Result<String> {
 }
 
 /// Finds the export with the longest path that `path` lies in, and walks the rest.
-async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHandle, Status> {
+async fn mount(server: &Server, peer: Peer, path: &str) -> Result<FileHandle, Status> {
     let wanted = components(path);
     let exports = server.exports();
     let best = exports

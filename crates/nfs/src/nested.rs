@@ -4,10 +4,10 @@
 //!
 //! Only names directly in an export's root cross. Others are directories of the export, as they lie on disk.
 
+use crate::connection::Peer;
 use crate::handle::FileHandle;
 use crate::server::{ServedExport, Server};
 use engine::{Attr, FileId};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Cookies of nested exports without a directory in the export above begin here; those of stored names are far smaller.
@@ -26,7 +26,7 @@ impl Server {
         &self,
         dir: &FileHandle,
         name: &[u8],
-        peer: SocketAddr,
+        peer: Peer,
     ) -> Option<NestedExport> {
         if dir.snapshot.is_some() {
             return None;
@@ -40,11 +40,7 @@ impl Server {
     }
 
     /// Returns all nested exports in `dir` that the client may use, in a fixed order.
-    pub(crate) async fn nested_exports(
-        &self,
-        dir: &FileHandle,
-        peer: SocketAddr,
-    ) -> Vec<NestedExport> {
+    pub(crate) async fn nested_exports(&self, dir: &FileHandle, peer: Peer) -> Vec<NestedExport> {
         let Some(above) = self.exports().get(&dir.dataset).cloned() else {
             return Vec::new();
         };
@@ -57,7 +53,7 @@ impl Server {
         found
     }
 
-    async fn cross(&self, (name, guid): &(Vec<u8>, u64), peer: SocketAddr) -> Option<NestedExport> {
+    async fn cross(&self, (name, guid): &(Vec<u8>, u64), peer: Peer) -> Option<NestedExport> {
         let served = self.exports().get(guid)?.clone();
         self.access_of(*guid, &served, peer)?;
         let attr = served.export.fs.root().await.ok()?;

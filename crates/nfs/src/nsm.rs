@@ -2,11 +2,11 @@
 //! told when this server was. Nothing is monitored for others.
 
 use crate::client_call::{ClientCall, Purpose, arguments};
+use crate::connection::Peer;
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
 use crate::server::Server;
 use crate::xdr::Reader;
-use std::net::SocketAddr;
 
 /// Program number of NSM.
 pub(crate) const PROGRAM: u32 = 100_024;
@@ -19,12 +19,7 @@ const NOTIFY: u32 = 6;
 const FAILED: u32 = 1;
 
 /// Answers a call.
-pub(crate) fn call(
-    server: &Server,
-    peer: SocketAddr,
-    call: &Call,
-    mut reader: Reader<'_>,
-) -> Outcome {
+pub(crate) fn call(server: &Server, peer: Peer, call: &Call, mut reader: Reader<'_>) -> Outcome {
     let mut w = rpc::success(call.xid, 8);
     match call.procedure {
         0 => {}

@@ -8,7 +8,8 @@
 //! ```
 
 use crate::limits::ENVELOPE_BYTES;
-use crate::rpc::{Call, Rejected};
+use crate::outcome::Reply;
+use crate::rpc::{self, Call, Rejected};
 use crate::xdr::Reader;
 use crate::{v3, v4};
 use engine::IoBuf;
@@ -33,6 +34,15 @@ pub struct Record {
 impl Record {
     pub(crate) fn arguments(&self) -> Reader<'_> {
         Reader::new(self.head.get(self.arguments_at..).unwrap_or_default())
+    }
+
+    /// Returns the answer to a call that asks for TLS, after which its handshake begins; `None` of other calls (RFC 9289, section 4.1: a
+    /// NULL of any program, with the flavour AUTH_TLS).
+    #[must_use]
+    pub fn start_tls(&self) -> Option<Reply> {
+        let call = self.call.as_ref().ok()?;
+        let asks = call.procedure == 0 && call.credential.asks_for_tls();
+        asks.then(|| rpc::start_tls(call.xid).into())
     }
 
     /// Returns the most bytes that the answer to an NFS call has, before the call is made, so that memory can be reserved for

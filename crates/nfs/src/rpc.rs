@@ -14,6 +14,8 @@ const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
+/// RFC 9289, section 4.1.
+const AUTH_TLS: u32 = 7;
 
 /// The caller's identity, as the client states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +126,13 @@ impl Call {
     }
 }
 
+impl Credential {
+    /// Whether the call asks whether TLS may begin (RFC 9289, section 4.1).
+    pub(crate) fn asks_for_tls(&self) -> bool {
+        *self == Self::Other(AUTH_TLS)
+    }
+}
+
 fn credential(reader: &mut Reader<'_>) -> Result<Credential> {
     let flavour = reader.u32()?;
     let body = reader.opaque(AUTH_BODY_MAX)?;
@@ -197,6 +206,15 @@ pub(crate) fn success(xid: u32, capacity: usize) -> Writer {
     let mut w = accepted(xid, capacity + 24);
     w.u32(0);
     w
+}
+
+/// Returns the answer to a call that asks for TLS: it may begin (RFC 9289, section 4.1).
+#[must_use]
+pub(crate) fn start_tls(xid: u32) -> Vec<u8> {
+    let mut w = Writer::with_capacity(32);
+    w.u32(xid).u32(REPLY).u32(0).u32(AUTH_NONE);
+    w.opaque(b"STARTTLS").u32(0);
+    w.into_bytes()
 }
 
 /// Returns an accepted reply without a result.

@@ -3,6 +3,7 @@
 
 use crate::call_counts::{CallCounts, ClientCounts};
 use crate::client_call::{ClientCall, ClientCalls, Purpose};
+use crate::connection::{Peer, TransportSecurity};
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::{FileHandle, HandleRefusal};
 use crate::mounts::Mounts;
@@ -14,7 +15,7 @@ use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
 use engine::{Client, Cred, DelegationRecall, FileLocks, FsHandle, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -174,7 +175,7 @@ struct ServerState {
     record: Mutex<Box<dyn ClientRecord>>,
     /// The pools are being opened: what is not shared may be shared in a moment.
     starting: AtomicBool,
-    access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
+    access_cache: Mutex<BTreeMap<(u64, IpAddr, bool, TransportSecurity), CachedAccess>>,
     replies: Mutex<ReplyCache>,
     call_counts: CallCounts,
     mounts: Mutex<Mounts>,
@@ -514,23 +515,20 @@ impl Server {
     }
 
     /// Decides what the client may do on an export.
-    pub(crate) fn access_of(
-        &self,
-        guid: u64,
-        served: &ServedExport,
-        peer: SocketAddr,
-    ) -> Option<Access> {
+    pub(crate) fn access_of(&self, guid: u64, served: &ServedExport, peer: Peer) -> Option<Access> {
         let client = peer.ip().to_canonical();
-        let (now, key) = (self.now_ns(), (guid, client, peer.port() < 1024));
+        let from_reserved = peer.port() < 1024;
+        let (now, key) = (self.now_ns(), (guid, client, from_reserved, peer.security));
         if let Some((until, access)) = lock(&self.shared.access_cache).get(&key)
             && now < *until
         {
             return *access;
         }
         // Not under the lock: this may ask a name server.
-        let access = served
-            .rules
-            .access(client, peer.port(), &*self.shared.resolver);
+        let access =
+            served
+                .rules
+                .access(client, peer.port(), peer.security, &*self.shared.resolver);
         let mut access_cache = lock(&self.shared.access_cache);
         if access_cache.len() >= CACHED_ACCESS_MAX {
             access_cache.clear();
@@ -543,7 +541,7 @@ impl Server {
     pub(crate) fn admit(
         &self,
         handle: &[u8],
-        peer: SocketAddr,
+        peer: Peer,
         credential: &Credential,
     ) -> Result<(FileHandle, Caller), HandleRefusal> {
         let exports = self.exports();

@@ -2,7 +2,7 @@
 
 use super::error::GrammarError;
 use super::hosts::HostList;
-use super::{Access, NOBODY, Rule, Rules, Squash};
+use super::{Access, NOBODY, Rule, Rules, Squash, Transports};
 
 /// Options that change nothing here: what they ask for is always so, or means nothing to this server.
 const ACCEPTED: &[&str] = &[
@@ -48,6 +48,7 @@ const ACCEPTED_VALUED: &[&str] = &[
 
 struct Options {
     access: Access,
+    transports: Transports,
     roots: HostList,
     secure_port: bool,
     /// `rw` and `ro`, bare or with a list, in the order written.
@@ -78,6 +79,7 @@ fn solaris(value: &str) -> Result<Rules, GrammarError> {
         let clients = clients.clone().unwrap_or_default();
         rules.push(Rule {
             clients,
+            transports: options.transports,
             access: Access {
                 write: *write,
                 ..options.access
@@ -95,6 +97,7 @@ fn solaris(value: &str) -> Result<Rules, GrammarError> {
     {
         rules.push(Rule {
             clients: HostList::all(),
+            transports: options.transports,
             access: Access {
                 write,
                 ..options.access
@@ -127,6 +130,7 @@ fn linux(value: &str) -> Result<Rules, GrammarError> {
         secure_port |= options.secure_port;
         rules.push(Rule {
             clients,
+            transports: options.transports,
             access: Access {
                 write,
                 ..options.access
@@ -148,6 +152,7 @@ fn options(text: &str) -> Result<Options, GrammarError> {
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
         },
+        transports: Transports::ALL,
         roots: HostList::default(),
         secure_port: false,
         grants: Vec::new(),
@@ -180,6 +185,9 @@ fn options(text: &str) -> Result<Options, GrammarError> {
                     });
                 }
             }
+            ("xprtsec", Some(ways)) => {
+                parsed.transports = transports(ways).ok_or_else(unknown)?;
+            }
             ("no_root_squash", None) => parsed.access.squash = Squash::None,
             ("root_squash" | "no_all_squash", None) => parsed.access.squash = Squash::Root,
             ("all_squash", None) => parsed.access.squash = Squash::All,
@@ -200,4 +208,22 @@ fn options(text: &str) -> Result<Options, GrammarError> {
         }
     }
     Ok(parsed)
+}
+
+/// Reads the value of `xprtsec`: how connections may be protected, separated by colons.
+fn transports(text: &str) -> Option<Transports> {
+    let mut allowed = Transports {
+        plain: false,
+        tls: false,
+        mutual_tls: false,
+    };
+    for way in text.split(':') {
+        match way {
+            "none" => allowed.plain = true,
+            "tls" => allowed.tls = true,
+            "mtls" => allowed.mutual_tls = true,
+            _ => return None,
+        }
+    }
+    Some(allowed)
 }

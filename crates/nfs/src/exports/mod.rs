@@ -12,6 +12,7 @@ mod hosts;
 pub use error::GrammarError;
 pub use hosts::{Host, HostList};
 
+use crate::connection::TransportSecurity;
 use std::net::IpAddr;
 
 /// The user and group that squashed requests run as, unless `anonuid`, `anongid` or `anon` say otherwise (exports(5)).
@@ -57,10 +58,36 @@ pub struct Access {
     pub anonymous_gid: u32,
 }
 
+/// How connections may be protected (exports(5), `xprtsec`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Transports {
+    plain: bool,
+    tls: bool,
+    mutual_tls: bool,
+}
+
+impl Transports {
+    const ALL: Self = Self {
+        plain: true,
+        tls: true,
+        mutual_tls: true,
+    };
+
+    /// A verified certificate of the client is more than what `tls` asks for.
+    fn allow(self, security: TransportSecurity) -> bool {
+        match security {
+            TransportSecurity::Plain => self.plain,
+            TransportSecurity::Tls => self.tls,
+            TransportSecurity::MutualTls => self.mutual_tls || self.tls,
+        }
+    }
+}
+
 /// A line of Linux's grammar, or the whole of Solaris's: clients and what they may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     clients: HostList,
+    transports: Transports,
     access: Access,
 }
 
@@ -84,7 +111,13 @@ impl Rules {
     }
 
     /// Decides what a client may do, or `None` when the share is not for it.
-    pub fn access(&self, client: IpAddr, port: u16, resolver: &dyn Resolver) -> Option<Access> {
+    pub fn access(
+        &self,
+        client: IpAddr,
+        port: u16,
+        security: TransportSecurity,
+        resolver: &dyn Resolver,
+    ) -> Option<Access> {
         if self.secure_port && port >= 1024 {
             return None;
         }
@@ -93,6 +126,9 @@ impl Rules {
             .rules
             .iter()
             .find(|rule| rule.clients.matches(client, resolver))?;
+        if !rule.transports.allow(security) {
+            return None;
+        }
         let mut access = rule.access;
         if access.squash == Squash::Root && self.roots.matches(client, resolver) {
             access.squash = Squash::None;
@@ -171,7 +207,7 @@ mod tests {
     /// What `client` may do: `-` nothing, then `ro` or `rw`, and what is squashed.
     fn check(share: &str, client: &str, expect: &str) {
         let rules = Rules::parse(share).expect(share);
-        let shown = match rules.access(ip(client), 700, &Names) {
+        let shown = match rules.access(ip(client), 700, TransportSecurity::Plain, &Names) {
             None => "-".to_owned(),
             Some(a) => {
                 let squash = match a.squash {
@@ -252,6 +288,8 @@ mod tests {
             ("rw=@10.0.0.0/33", "10.0.0.0/33"),
             ("rw,frobnicate", "frobnicate"),
             ("rw,anonuid=x", "anonuid=x"),
+            ("rw,xprtsec=ssl", "xprtsec=ssl"),
+            ("rw,xprtsec=", "xprtsec="),
             ("10.0.0.0/8(rw", "10.0.0.0/8(rw"),
             ("", "empty"),
         ] {
@@ -263,15 +301,48 @@ mod tests {
     #[test]
     fn secure_wants_a_reserved_port() {
         let rules = Rules::parse("rw,secure").expect("a share");
-        assert!(rules.access(ip("10.0.0.1"), 1023, &Names).is_some());
-        assert!(rules.access(ip("10.0.0.1"), 1024, &Names).is_none());
+        assert!(
+            rules
+                .access(ip("10.0.0.1"), 1023, TransportSecurity::Plain, &Names)
+                .is_some()
+        );
+        assert!(
+            rules
+                .access(ip("10.0.0.1"), 1024, TransportSecurity::Plain, &Names)
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn connections_are_protected_as_the_share_asks() {
+        use TransportSecurity::{MutualTls, Plain, Tls};
+        for (share, expect) in [
+            ("rw", [true; 3]),
+            ("rw,xprtsec=none:tls:mtls", [true; 3]),
+            ("rw,xprtsec=none", [true, false, false]),
+            ("rw,xprtsec=tls", [false, true, true]),
+            ("*(rw,xprtsec=tls:mtls)", [false, true, true]),
+            ("*(rw,xprtsec=mtls)", [false, false, true]),
+        ] {
+            let rules = Rules::parse(share).expect(share);
+            let found = [Plain, Tls, MutualTls]
+                .map(|how| rules.access(ip("10.0.0.1"), 1, how, &Names).is_some());
+            assert_eq!(found, expect, "{share}");
+        }
+        // Clients of one line differ from those of another.
+        let rules = Rules::parse("10.0.0.0/8(rw) *(rw,xprtsec=mtls)").expect("a share");
+        assert!(rules.access(ip("10.1.1.1"), 1, Plain, &Names).is_some());
+        assert!(rules.access(ip("11.1.1.1"), 1, Tls, &Names).is_none());
     }
 
     #[test]
     fn root_is_squashed_with_its_group() {
-        let access = Rules::parse("rw")
-            .expect("a share")
-            .access(ip("10.0.0.1"), 1, &Names);
+        let access = Rules::parse("rw").expect("a share").access(
+            ip("10.0.0.1"),
+            1,
+            TransportSecurity::Plain,
+            &Names,
+        );
         let access = access.expect("open to all");
         assert_eq!(access.squashed(0, 0, &[0, 4]), (NOBODY, NOBODY, vec![]));
         assert_eq!(

@@ -10,6 +10,7 @@ mod wire;
 pub(crate) use wire::decode_name;
 
 use crate::client_call::{ClientCall, Purpose, arguments};
+use crate::connection::Peer;
 use crate::handle::{FileHandle, HandleRefusal};
 use crate::monitored::MonitoredHost;
 use crate::outcome::Outcome;
@@ -55,7 +56,7 @@ pub(crate) fn runs_once(procedure: u32) -> bool {
 /// Who calls.
 #[derive(Clone, Copy)]
 struct Connection {
-    peer: SocketAddr,
+    peer: Peer,
     local: IpAddr,
 }
 
@@ -68,7 +69,7 @@ impl Connection {
 /// Answers a call.
 pub(crate) async fn call(
     server: &Server,
-    peer: SocketAddr,
+    peer: Peer,
     local: SocketAddr,
     call: &Call,
     mut reader: Reader<'_>,
@@ -420,7 +421,7 @@ async fn share(
 /// Ends what a client holds that was restarted, or says that it locks nothing any more (FREE_ALL, NSM's NOTIFY).
 ///
 /// A client speaks for its own address; for its name, whatever the address, only from a port that takes root to open.
-pub(crate) fn free_host(server: &Server, peer: SocketAddr, name: &[u8]) {
+pub(crate) fn free_host(server: &Server, peer: Peer, name: &[u8]) {
     let name = (peer.port() < 1024).then_some(name);
     let gone = server.nlm().remove(peer.ip().to_canonical(), name);
     free(server, gone);

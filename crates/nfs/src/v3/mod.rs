@@ -9,6 +9,7 @@ mod data;
 mod directory;
 mod status;
 
+use crate::connection::Peer;
 use crate::handle::{FileHandle, HandleRefusal, in_snapshot};
 use crate::limits::{ENVELOPE_BYTES, TRANSFER_BYTES_MAX};
 use crate::outcome::Outcome;
@@ -17,7 +18,6 @@ use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
 use engine::{Access, Attr, FsError, IoBuf};
 use status::Status;
-use std::net::SocketAddr;
 
 /// Program number of NFS.
 pub(crate) const PROGRAM: u32 = 100_003;
@@ -110,7 +110,7 @@ pub(crate) fn write_data_bytes(procedure: u32, arguments: &mut Reader<'_>) -> Op
 /// One call: its caller, its arguments and its reply.
 struct Request<'a> {
     server: &'a Server,
-    peer: SocketAddr,
+    peer: Peer,
     credential: &'a Credential,
     arguments: Reader<'a>,
     /// The data of a WRITE, where it is not among the arguments.
@@ -126,7 +126,7 @@ struct Target {
 
 pub(crate) async fn call(
     server: &Server,
-    peer: SocketAddr,
+    peer: Peer,
     call: &Call,
     arguments: Reader<'_>,
     data: Option<IoBuf>,

@@ -8,14 +8,13 @@ use super::reply::ReplyBuilder;
 use super::state::{ClientId, OwnerId, Replay, SlotUse};
 use super::status::Status;
 use crate::call_counts::ClientCounters;
-use crate::connection::{CallOrigin, ClientConnection};
+use crate::connection::{CallOrigin, ClientConnection, Peer};
 use crate::handle::FileHandle;
 use crate::limits::{ENVELOPE_BYTES, OPERATIONS_MAX, REPLY_BYTES_MAX};
 use crate::outcome::Reply;
 use crate::rpc::Credential;
 use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Longest tag taken, and given back, in bytes.
@@ -64,7 +63,7 @@ pub(super) type Done = Result<(), Failure>;
 /// A COMPOUND while it runs.
 pub(super) struct Compound<'a> {
     pub(super) server: &'a Server,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: Peer,
     /// By which the client can be called back.
     pub(super) connection: Option<&'a Arc<ClientConnection>>,
     counters: &'a ClientCounters,

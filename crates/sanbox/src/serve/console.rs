@@ -231,22 +231,28 @@ fn certificate_files(
     appliance: &Appliance,
     addresses: &[SocketAddr],
 ) -> Result<CertificateFiles, CertificateError> {
+    let names = certificate_names(appliance, addresses.iter().map(SocketAddr::ip));
+    certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())
+}
+
+/// What clients call an appliance that is served at these addresses.
+pub(super) fn certificate_names(
+    appliance: &Appliance,
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> Vec<String> {
     let mut names = vec![
         "localhost".to_owned(),
         Ipv4Addr::LOCALHOST.to_string(),
         Ipv6Addr::LOCALHOST.to_string(),
     ];
     names.extend(appliance.host_name());
-    for address in addresses
-        .iter()
-        .filter(|known| !known.ip().is_unspecified())
-    {
-        let name = address.ip().to_string();
-        if !names.contains(&name) {
+    for address in addresses {
+        let name = address.to_string();
+        if !address.is_unspecified() && !names.contains(&name) {
             names.push(name);
         }
     }
-    certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())
+    names
 }
 
 /// Shows the console's certificate, and to an authority that of a challenge.

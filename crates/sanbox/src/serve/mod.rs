@@ -20,6 +20,7 @@ pub(crate) mod nbd;
 pub(crate) mod nfs;
 mod nfs_callbacks;
 mod nfs_clients;
+mod nfs_tls;
 pub(crate) mod notify;
 mod outbox;
 pub(crate) mod peers;
@@ -274,6 +275,7 @@ async fn serve_protocols(
         config.nfs.portmap,
         limits,
         workers.clone(),
+        nfs_tls(appliance, &config.nfs),
     );
     let mounts = appliance.mounts().clone();
     appliance.enter_daemon(shares::Shares::new(server.clone(), listeners, mounts));
@@ -347,6 +349,16 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
     });
     tokio::spawn(nfs_callbacks::carry(calls, server.clone()));
     Ok(server)
+}
+
+/// What serves NFS with TLS, if it is to be.
+fn nfs_tls(appliance: &Appliance, config: &manage::config::Nfs) -> Option<Arc<nfs_tls::NfsTls>> {
+    let addresses = appliance.config().listen.iter().copied();
+    let names = console::certificate_names(appliance, addresses);
+    let directory = appliance.state().path().to_owned();
+    config
+        .tls
+        .then(|| nfs_tls::NfsTls::new(directory, names, config.tls_clients.clone()))
 }
 
 /// Opens the socket at which commands are taken; none where the disk of the state directory takes nothing: what is served goes on.

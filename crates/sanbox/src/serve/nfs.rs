@@ -17,11 +17,10 @@ use engine::{IoBufMut, SpinPolicy, spin_then_park};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
-use nfs::{ClientConnection, RECORD_BYTES_MAX, Reply, Server};
+use nfs::{ClientConnection, RECORD_BYTES_MAX, Reply, Server, TransportSecurity};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
-use tokio::net::tcp::ReadHalf;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
@@ -29,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWay};
 use super::connection_workers::{CallsUnderWay, ConnectionWorkers};
+use super::nfs_tls::NfsTls;
 use super::outbox::{Outbox, Outgoing};
 use crate::logging::NFS;
 
@@ -91,6 +91,8 @@ struct Open {
 
 struct Shared {
     limits: Limits,
+    /// `None` offers no TLS.
+    tls: Option<Arc<NfsTls>>,
     workers: ConnectionWorkers,
     admission: Arc<Admission>,
     requests: Memory,
@@ -150,6 +152,7 @@ impl Listeners {
         portmap: bool,
         limits: Limits,
         workers: ConnectionWorkers,
+        tls: Option<Arc<NfsTls>>,
     ) -> Self {
         let memory_bytes = limits.memory_bytes;
         let shared = Shared {
@@ -159,6 +162,7 @@ impl Listeners {
                 ..AdmissionLimits::default()
             }),
             limits,
+            tls,
             workers,
             requests: Memory::new(memory_bytes),
             replies: Memory::new(memory_bytes),
@@ -427,6 +431,8 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
 /// A call that has come, with the memory that is set aside for it and its answer.
 struct Incoming {
     record: Record,
+    /// Nothing has come behind it.
+    is_last: bool,
     memory: Vec<OwnedSemaphorePermit>,
     answer: OwnedSemaphorePermit,
     under_way: CallUnderWay,
@@ -459,10 +465,11 @@ struct Answer {
 }
 
 impl Answer {
-    fn call_back(message: Vec<u8>) -> Self {
+    /// Something short, for which no memory was set aside.
+    fn alone(message: Reply) -> Self {
         Self {
             header: reply_header(message.len()),
-            reply: message.into(),
+            reply: message,
             _held: None,
         }
     }
@@ -485,8 +492,16 @@ struct CallUnderWay {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Serves one connection, all in one task: what wakes it for one thing finds everything else that
-/// is ready, so that many calls cost few system calls and no thread wakes another.
+/// What came of serving calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// The connection has ended.
+    All,
+    /// The client was told that the handshake of TLS begins.
+    UntilTls,
+}
+
+/// Serves one connection, with TLS from when the client asks for it.
 async fn connection(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -499,67 +514,121 @@ async fn connection(
         return;
     };
     let (peer, local) = (plain(peer), plain(local));
-    let (reader, writer) = stream.split();
-    let requests = Requests {
-        reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader),
-        assembler: Assembler::new(RECORD_BYTES_MAX),
-        calls: Arc::new(Semaphore::new(CALLS_MAX)),
+    let conversation = Conversation {
+        peer,
+        local,
+        server: &server,
         shared,
         permit: &permit,
     };
-    let mut incoming = pin!(unfold(requests, async |mut requests| {
-        let next = requests.next().await.ok()?;
-        Some((next, requests))
-    }));
-    let (call_back, mut calls_back) = tokio::sync::mpsc::channel(CALLS_BACK_MAX);
-    let by = ClientConnection::new(move |message| call_back.try_send(message).is_ok());
-    let mut calls = FuturesUnordered::new();
-    let mut answers = Outbox::new(writer);
-    let mut ended = pin!(permit.evicted());
-    let mut silence = pin!(sleep(shared.limits.idle));
-    let mut reading = true;
-    let mut under_way = CallsUnderWay::default();
-    let mut spin = SpinPolicy::default();
-    // The connection ends when the calls under way have been answered.
-    while reading || !calls.is_empty() || !answers.is_empty() {
-        under_way.set(calls.len());
-        let call = spin_then_park(&mut spin, CallsUnderWay::is_one, calls.next());
-        tokio::select! {
-            biased;
-            Some(answer) = call, if under_way.any() => answers.extend(answer),
-            next = incoming.next(), if reading => match next {
-                Some(call) => calls.push(call.run(&server, &by, peer, local)),
-                None => reading = false,
-            },
-            Some(message) = calls_back.recv(), if by.is_called_back() => {
-                answers.extend(Some(Answer::call_back(message)));
-            }
-            sent = send(&mut answers, &shared.replies), if !answers.is_empty() => {
-                // The client has gone or takes nothing: the connection is of no more use. Calls under way run to their
-                // end, for their answers are kept for the client that asks again.
-                if sent.is_err() {
-                    while calls.next().await.is_some() {}
-                    return;
+    let served = conversation
+        .serve(stream.split(), TransportSecurity::Plain)
+        .await;
+    let Some(tls) = shared.tls.as_ref().filter(|_| served == Served::UntilTls) else {
+        return;
+    };
+    match tls.accept(stream).await {
+        Ok((stream, security)) => {
+            conversation.serve(tokio::io::split(stream), security).await;
+        }
+        Err(error) => tracing::info!(target: NFS, "TLS with {peer}: {error}"),
+    }
+}
+
+/// Whose calls are served, by what.
+struct Conversation<'a> {
+    peer: SocketAddr,
+    local: SocketAddr,
+    server: &'a Server,
+    shared: &'a Shared,
+    permit: &'a ConnectionPermit,
+}
+
+impl Conversation<'_> {
+    /// Serves calls, all in one task: what wakes it for one thing finds everything else that is ready, so that many calls cost few
+    /// system calls and no thread wakes another.
+    async fn serve(
+        &self,
+        (reader, writer): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+        security: TransportSecurity,
+    ) -> Served {
+        let (shared, permit) = (self.shared, self.permit);
+        let is_plain = security == TransportSecurity::Plain;
+        let offers_tls = is_plain && shared.tls.is_some();
+        let mut served = Served::All;
+        let requests = Requests::new(reader, shared, permit);
+        let mut incoming = pin!(unfold(requests, async |mut requests| {
+            let next = requests.next().await.ok()?;
+            Some((next, requests))
+        }));
+        let (call_back, mut calls_back) = tokio::sync::mpsc::channel(CALLS_BACK_MAX);
+        let by =
+            ClientConnection::new(security, move |message| call_back.try_send(message).is_ok());
+        let mut calls = FuturesUnordered::new();
+        let mut answers = Outbox::new(writer, !is_plain);
+        let mut ended = pin!(permit.evicted());
+        let mut silence = pin!(sleep(shared.limits.idle));
+        let mut reading = true;
+        let mut under_way = CallsUnderWay::default();
+        let mut spin = SpinPolicy::default();
+        // The connection ends when the calls under way have been answered.
+        while reading || !calls.is_empty() || !answers.is_empty() {
+            under_way.set(calls.len());
+            let call = spin_then_park(&mut spin, CallsUnderWay::is_one, calls.next());
+            tokio::select! {
+                biased;
+                Some(answer) = call, if under_way.any() => answers.extend(answer),
+                next = incoming.next(), if reading => match next {
+                    Some(call) => match call.record.start_tls().filter(|_| offers_tls) {
+                        None => calls.push(call.run(self.server, &by, self.peer, self.local)),
+                        // What came behind it in plain text, or is answered so, would pass for a part of what TLS protects.
+                        Some(answer) if call.is_last && calls.is_empty() => {
+                            answers.extend(Some(Answer::alone(answer)));
+                            (served, reading) = (Served::UntilTls, false);
+                        }
+                        Some(_) => reading = false,
+                    },
+                    None => reading = false,
+                },
+                Some(message) = calls_back.recv(), if by.is_called_back() => {
+                    answers.extend(Some(Answer::alone(message.into())));
                 }
-            }
-            () = &mut ended, if reading => reading = false,
-            () = &mut silence, if reading => {
-                let silent = permit.silent_for();
-                if silent >= shared.limits.idle && calls.is_empty() {
-                    reading = false;
-                } else {
-                    let rest = shared.limits.idle.saturating_sub(silent).max(STALL_TIMEOUT);
-                    silence.as_mut().reset(Instant::now() + rest);
+                sent = send(&mut answers, &shared.replies), if !answers.is_empty() => {
+                    // The client has gone or takes nothing: the connection is of no more use. Calls under way run to their
+                    // end, for their answers are kept for the client that asks again.
+                    if sent.is_err() {
+                        while calls.next().await.is_some() {}
+                        return Served::All;
+                    }
                 }
+                () = &mut ended, if reading => reading = false,
+                () = &mut silence, if reading => match self.silence_left() {
+                    None if calls.is_empty() => reading = false,
+                    left => silence.as_mut().reset(Instant::now() + left.unwrap_or(STALL_TIMEOUT)),
+                },
             }
         }
+        if served == Served::All {
+            answers.shutdown().await;
+        }
+        served
     }
-    answers.shutdown().await;
+
+    /// Returns how much longer the client may be silent; `None` when it has been for too long.
+    fn silence_left(&self) -> Option<Duration> {
+        let left = self
+            .shared
+            .limits
+            .idle
+            .checked_sub(self.permit.silent_for());
+        left.filter(|left| !left.is_zero())
+            .map(|left| left.max(STALL_TIMEOUT))
+    }
 }
 
 /// The calls of a connection, as they come.
-struct Requests<'a> {
-    reader: BufReader<ReadHalf<'a>>,
+struct Requests<'a, R> {
+    reader: BufReader<R>,
     assembler: Assembler,
     /// One per call: a client that asks more than it may waits in its own socket.
     calls: Arc<Semaphore>,
@@ -567,7 +636,17 @@ struct Requests<'a> {
     permit: &'a ConnectionPermit,
 }
 
-impl Requests<'_> {
+impl<'a, R: AsyncRead + Unpin> Requests<'a, R> {
+    fn new(reader: R, shared: &'a Shared, permit: &'a ConnectionPermit) -> Self {
+        Self {
+            reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader),
+            assembler: Assembler::new(RECORD_BYTES_MAX),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            shared,
+            permit,
+        }
+    }
+
     /// Returns the next call, when there is memory for it and its answer.
     async fn next(&mut self) -> io::Result<Incoming> {
         let permit = self.calls.clone().acquire_owned().await;
@@ -585,6 +664,7 @@ impl Requests<'_> {
         Ok(Incoming {
             memory,
             answer: answer.await?,
+            is_last: self.reader.buffer().is_empty(),
             record,
             under_way,
         })

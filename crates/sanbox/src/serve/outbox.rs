@@ -25,25 +25,31 @@ pub(super) struct Outbox<W, T> {
     sent: usize,
     /// Bytes waiting.
     bytes: usize,
+    /// Whether the writer keeps what it took until it is flushed, and whether it has something.
+    keeps: bool,
+    kept: bool,
     first_since: Instant,
     progress: Instant,
 }
 
 impl<W: AsyncWrite + Unpin, T: Outgoing> Outbox<W, T> {
-    pub(super) fn new(writer: W) -> Self {
+    /// Returns an empty one. A writer that `keeps` bytes is flushed behind the last of them.
+    pub(super) fn new(writer: W, keeps: bool) -> Self {
         let now = Instant::now();
         Self {
             writer,
             waiting: VecDeque::new(),
             sent: 0,
             bytes: 0,
+            keeps,
+            kept: false,
             first_since: now,
             progress: now,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && !self.kept
     }
 
     /// Returns how many bytes wait.
@@ -77,6 +83,12 @@ impl<W: AsyncWrite + Unpin, T: Outgoing> Outbox<W, T> {
     /// # Errors
     /// The peer has gone.
     pub(super) async fn send(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            self.writer.flush().await?;
+            self.progress = Instant::now();
+            self.kept = false;
+            return Ok(());
+        }
         let all = self.waiting.iter().flat_map(Outgoing::slices);
         let mut slices: Vec<_> = all.take(SLICES_MAX).map(io::IoSlice::new).collect();
         let mut rest = slices.as_mut_slice();
@@ -85,6 +97,7 @@ impl<W: AsyncWrite + Unpin, T: Outgoing> Outbox<W, T> {
         if count == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        self.kept = self.keeps;
         self.progress = Instant::now();
         self.bytes -= count;
         self.sent += count;
@@ -124,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_takes_little_gets_all_of_it_in_order() {
         let (near, mut far) = tokio::io::duplex(3);
-        let mut outbox = Outbox::new(near);
+        let mut outbox = Outbox::new(near, false);
         outbox.extend([Text("he", "llo"), Text("", " "), Text("world", "")]);
         assert_eq!(outbox.bytes(), 11);
         let mut read = Vec::new();
@@ -141,10 +154,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_writer_keeps_is_flushed() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut outbox = Outbox::new(tokio::io::BufWriter::new(near), true);
+        outbox.extend([Text("a", "b")]);
+        while !outbox.is_empty() {
+            outbox.send().await.expect("the peer is there");
+        }
+        let mut read = [0; 2];
+        far.read_exact(&mut read).await.expect("has come");
+        assert_eq!(&read, b"ab");
+    }
+
+    #[tokio::test]
     async fn a_peer_that_has_gone_is_an_error() {
         let (near, far) = tokio::io::duplex(64);
         drop(far);
-        let mut outbox = Outbox::new(near);
+        let mut outbox = Outbox::new(near, false);
         outbox.extend([Text("a", "b")]);
         assert!(outbox.send().await.is_err());
     }

@@ -159,7 +159,7 @@ pub(super) async fn serve(
     let connection = server.connect(peer, local, wire.clone());
     let mut calls = FuturesUnordered::new();
     let (reader, writer) = stream.split();
-    let mut outbox = Outbox::new(writer);
+    let mut outbox = Outbox::new(writer, false);
     let alive = exchange(reader, &connection, &wire, &permit, &mut calls, &mut outbox).await;
     // Ends the connection's tasks; those at work go on below.
     drop(connection);

@@ -3,7 +3,7 @@
 use super::super::clients::Principal;
 use super::super::{SessionId, StateTableConfig};
 use super::*;
-use crate::connection::ClientConnection;
+use crate::connection::{ClientConnection, TransportSecurity};
 use crate::v4::operation::{CallbackCredential, CallbackProgram, ChannelLimits, CreateSession};
 use crate::xdr::{Reader, Writer};
 use engine::FileId;
@@ -57,7 +57,7 @@ impl TestClient {
     fn new(table: &mut StateTable, name: &[u8]) -> Self {
         let calls: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let sent = Arc::clone(&calls);
-        let connection = ClientConnection::new(move |message| {
+        let connection = ClientConnection::new(TransportSecurity::Plain, move |message| {
             sent.lock().expect("no panic").push(message);
             true
         });
