@@ -209,7 +209,8 @@ pub(super) fn fenced_for_none(
     let is_waiting = |source: &ReplicaDataset| {
         let name = job.target_of(&source.name);
         let copy = copies.iter().find(|copy| copy.name == name);
-        copy.is_none_or(|copy| copy.identity.is_none())
+        // One that is not there may be in use by another name.
+        copy.is_some_and(|copy| copy.identity.is_none())
     };
     let sources = sources.iter().filter(|one| job.includes(&one.name));
     let fenced = sources.filter(|one| {
