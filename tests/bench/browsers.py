@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Browsers with open pages: streams of events and of live samples, as the console opens them. Prints when an event reaches all of them, and the
-processor time of the server without any, with one live page and with all.   browsers.py URL CERTIFICATE KEY PID COUNT"""
+processor time of the server without any, with one live page and with all. With --hold they are open until the program is ended.
+browsers.py URL CERTIFICATE KEY PID COUNT [--hold]"""
 import http.client
 import json
 import os
@@ -59,6 +60,12 @@ def percent_of_a_core():
     time.sleep(SECONDS)
     return 100 * (processor_seconds() - before) / (time.monotonic() - began)
 
+
+if sys.argv[6:] == ["--hold"]:
+    held = [Stream(f"/api/v1/{what}") for _ in range(count) for what in ("live", "events")]
+    while True:
+        time.sleep(1)
+        assert all(stream.is_alive() for stream in held), "a stream has ended"
 
 idle = percent_of_a_core()
 live = [Stream("/api/v1/live")]

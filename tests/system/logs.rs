@@ -54,7 +54,7 @@ fn lines_have_time_level_and_module() {
     );
     logged(
         &place,
-        &["DEBUG control: sanbox log by user", "exit code 0"],
+        &["DEBUG control: sanbox log by ", "(0)", "exit code 0"],
     );
     assert!(
         place

@@ -2,7 +2,7 @@
 
 use tests::free_port;
 
-use crate::cli::Place;
+use crate::cli::{Place, wait_for};
 
 /// An authority with the certificate of a client, and one that a stranger made for itself.
 const CERTIFICATES: &str = r"
@@ -33,6 +33,10 @@ fn nfs_is_protected_by_tls_where_shares_ask_for_it() {
         "--no-portmap",
     ];
     place.serve(&flags);
+    wait_for("the certificate is there", || {
+        let log = place.log();
+        log.contains("fingerprint").then_some(()).ok_or(log)
+    });
     let script = tests::root().join("tests/interop/nfs-tls.py");
     let judge = format!(
         "python3 {} {port} $PWD/m $PWD/m/mutual $SANBOX_STATE/console-cert.pem client.pem client.key stranger.pem stranger.key 2>&1",
