@@ -468,7 +468,7 @@ pub fn line(tool: &str, arguments: &[String]) -> String {
     let has_secret = takes_secret(tool, arguments);
     for (index, argument) in arguments.iter().enumerate() {
         line.push(' ');
-        if has_secret && index >= 2 {
+        if has_secret && (index >= 2 || argument.starts_with('-')) {
             line.push_str(&without_secret(argument));
         } else {
             quote(&mut line, argument);
@@ -480,13 +480,18 @@ pub fn line(tool: &str, arguments: &[String]) -> String {
 /// Whether a command takes a secret among its words.
 #[must_use]
 pub fn takes_secret(tool: &str, arguments: &[String]) -> bool {
-    let named: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
-    // The address of a web service may be all that it asks for.
+    let mut words = arguments.iter().map(String::as_str);
+    let first = words.next();
+    // Options may stand before the verb.
+    let has = |known: &dyn Fn(&str) -> bool| words.clone().any(known);
     tool == "sanbox"
-        && (matches!(
-            named[..],
-            ["target", "chap" | "discovery"] | ["peer", "add"]
-        ) || named == ["alert", "channel"] && arguments.iter().any(|word| word.contains("://")))
+        && match first {
+            Some("target") => has(&|word| matches!(word, "chap" | "discovery")),
+            Some("peer") => has(&|word| word == "add"),
+            // The address of a web service may be all that it asks for.
+            Some("alert") => has(&|word| word == "channel") && has(&|word| word.contains("://")),
+            _ => false,
+        }
 }
 
 /// What is shown of a word behind a command that takes secrets: names of options and of targets, which are no secrets anywhere.
@@ -699,6 +704,14 @@ mod tests {
             (
                 "target chap --secret=topsecret iqn.x",
                 "sanbox target chap --secret=*** iqn.x",
+            ),
+            (
+                "target --secret topsecret chap iqn.x",
+                "sanbox target --secret *** *** iqn.x",
+            ),
+            (
+                "target --secret=topsecret chap iqn.x",
+                "sanbox target --secret=*** *** iqn.x",
             ),
             (
                 "alert channel add webhook https://hooks.example.org/TOKEN --form slack",
