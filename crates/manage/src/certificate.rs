@@ -21,6 +21,9 @@ const MADE_HERE: &str = "Made by sanbox, to be made anew before ";
 /// The line before a certificate that [`install`] put there.
 const ISSUED: &str = "Issued by an authority that speaks ACME";
 
+/// Held from the first of the two files to the last: otherwise the certificate of one would be met with the key of another.
+static FILES: Mutex<()> = Mutex::new(());
+
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
@@ -59,9 +62,7 @@ pub fn load_or_make(
     names: Vec<String>,
     now: u64,
 ) -> Result<CertificateFiles, CertificateError> {
-    /// Two that make one at the same time would leave the certificate of the one and the key of the other.
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let (cert_path, key_path) = (
         directory.join("console-cert.pem"),
         directory.join("console-key.pem"),
@@ -115,6 +116,7 @@ pub fn fingerprint(der: &[u8]) -> String {
 /// # Errors
 /// A file cannot be read or written; the certificate before then stays.
 pub fn install(directory: &Path, certificates: &str, key: &str) -> Result<(), CertificateError> {
+    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let path = |name: &str| directory.join(name);
     let (cert_path, key_path) = (path("console-cert.pem"), path("console-key.pem"));
     let io = |path: &Path| {
