@@ -7,19 +7,9 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tests::{free_port, skip};
 
-use crate::cli::{Place, wait_for};
+use crate::cli::{Ended, Place, wait_for};
 use crate::console::{owner, serve_with};
 use crate::login::{certificates, said};
-
-/// A process that is ended when dropped.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Ports of the authority and of its names.
 struct Ports {

@@ -252,6 +252,16 @@ impl Drop for Place {
     }
 }
 
+/// A process that is ended when dropped.
+pub(crate) struct Ended(pub(crate) Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// One command of a transcript.
 struct Step {
     remarks: String,

@@ -24,7 +24,7 @@ impl Browser<'_> {
     }
 
     /// As [`Self::ask`], with more headers.
-    fn ask_with(
+    pub(crate) fn ask_with(
         &self,
         method: &str,
         path: &str,

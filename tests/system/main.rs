@@ -56,6 +56,7 @@ mod nbd;
 mod newest_features;
 mod nfs_tls;
 mod nonsense;
+mod otel;
 mod other_byte_order;
 mod policies;
 mod projects;

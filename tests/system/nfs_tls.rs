@@ -18,19 +18,20 @@ fn nfs_is_protected_by_tls_where_shares_ask_for_it() {
     let mut place = Place::new();
     let made = place.run(&format!("( {CERTIFICATES} ) >made 2>&1 || cat made"));
     assert_eq!(made, "");
-    // At a port of its own: another appliance may be at the usual one.
-    let console = free_port();
-    let made = place.run(&format!(
-        "mkdir -p $SANBOX_STATE; \
-         printf \"[console]\\nport = {console}\\n[nfs]\\ntls_clients = '$PWD/ca.pem'\\n\" > $SANBOX_STATE/sanbox.toml; \
+    let made = place.run(
+        "mkdir -p $SANBOX_STATE; printf \"[nfs]\\ntls_clients = '$PWD/ca.pem'\\n\" > $SANBOX_STATE/sanbox.toml; \
          truncate -s 256M disk && zpool create -O mountpoint=$PWD/m -O sharenfs=rw,no_root_squash,xprtsec=tls tank $PWD/disk && \
          zfs create -o sharenfs='*(rw,xprtsec=mtls)' tank/mutual",
-    ));
+    );
     assert_eq!(made, "");
     let port = free_port().to_string();
+    // At a port of its own, since another appliance may be at the usual one.
+    let console = free_port().to_string();
     let flags = [
+        "--https-port",
+        &*console,
         "--nfs-port",
-        &*port,
+        &port,
         "--listen",
         "127.0.0.1",
         "--no-portmap",

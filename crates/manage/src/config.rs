@@ -12,6 +12,7 @@ use crate::alerts::Severity;
 use crate::alerts::forms::WebhookForm;
 pub use crate::config_acme::{Acme, AcmeChallenge, is_address};
 pub use crate::config_login::{GroupRoles, Ldap, Login, Oidc};
+pub use crate::config_otel::Otel;
 
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +76,8 @@ pub struct Config {
     pub login: Login,
     /// A certificate of the console from an authority.
     pub acme: Acme,
+    /// Metrics and traces to an OpenTelemetry collector.
+    pub otel: Otel,
 }
 
 /// Settings of the server that other appliances replicate by.
@@ -593,6 +596,7 @@ impl Config {
         }
         config.login.check()?;
         config.acme.check()?;
+        config.otel.check()?;
         for (name, hook) in &config.policies.hook {
             check_hook(name, hook).map_err(|why| format!("[policies.hook.{name}] {why}"))?;
         }

@@ -17,6 +17,7 @@ pub mod commands;
 pub mod config;
 mod config_acme;
 mod config_login;
+mod config_otel;
 pub mod control;
 pub mod database;
 pub mod descriptor;

@@ -8,12 +8,14 @@
 
 mod acme;
 mod appliance;
+mod certified;
 mod cli;
 mod follow;
 mod logging;
 mod memory;
 mod menu;
 mod names;
+mod otel;
 mod paths;
 mod peers;
 mod redacted;

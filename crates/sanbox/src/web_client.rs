@@ -1,14 +1,21 @@
-//! Requests to web servers: addresses, connections with TLS, and the fetch of a small document.
+//! Requests to web servers: addresses, connections with TLS, single requests by hyper, and the fetch of a small document.
 //!
-//! Guarantees: an answer is bounded in bytes and in time, and is zeroed when dropped: keys of datasets come this way. Nothing that was
-//! asked for with TLS comes without it. Files of certificates are read by [`paths::call`], since they may lie on a mount of ours.
+//! Guarantees: an answer is bounded in bytes. One of [`fetch`] and [`post`] is bounded in time, too, and is zeroed when dropped: keys of
+//! datasets come this way, which is why hyper, whose buffers are not zeroed, does not carry them. Nothing that was asked for with TLS
+//! comes without it. Files of certificates are read by [`paths::call`], since they may lie on a mount of ours.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Bytes;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -318,6 +325,43 @@ pub(crate) async fn connect(url: &Url, trust: &Trust) -> anyhow::Result<Box<dyn 
     match url.tls {
         true => secured(stream, url.host(), trust).await,
         false => Ok(Box::new(stream)),
+    }
+}
+
+/// Sends a request on a connection of its own, and returns the whole answer, of at most `bytes_max` bytes. Redirections are not followed;
+/// how long it may take the caller decides.
+///
+/// # Errors
+/// The request's address is none, or as [`connect`]; or the answer is too long or breaks off.
+pub(crate) async fn exchange<B>(
+    mut request: Request<B>,
+    trust: &Trust,
+    bytes_max: usize,
+) -> anyhow::Result<Response<Bytes>>
+where
+    B: hyper::body::Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
+    let url = Url::parse(&request.uri().to_string())?;
+    let stream = connect(&url, trust).await?;
+    let host = HeaderValue::from_str(&url.authority)?;
+    request.headers_mut().insert(HOST, host);
+    *request.uri_mut() = url.path.parse::<Uri>()?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let answering = async {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, bytes_max).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("reading the answer: {error}"))?;
+        anyhow::Ok(Response::from_parts(head, body.to_bytes()))
+    };
+    let mut answering = std::pin::pin!(answering);
+    tokio::select! {
+        answer = &mut answering => answer,
+        // The end of the connection may come with the end of the answer.
+        ended = connection => {
+            ended?;
+            answering.await
+        }
     }
 }
 

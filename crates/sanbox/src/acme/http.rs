@@ -6,16 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{HOST, HeaderValue, RETRY_AFTER};
-use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::{Request, Response};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use manage::database::seconds_since_epoch;
 use tokio::time::timeout;
 
-use crate::web_client::{Trust, Url, connect};
+use crate::web_client::{Trust, exchange};
 
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,32 +75,13 @@ fn retry_after(value: &HeaderValue) -> Option<u64> {
 }
 
 async fn send(
-    mut request: Request<BodyWrapper<Bytes>>,
+    request: Request<BodyWrapper<Bytes>>,
     trust: &Trust,
 ) -> anyhow::Result<Response<Full<Bytes>>> {
-    let url = Url::parse(&request.uri().to_string())?;
-    anyhow::ensure!(url.tls, "the authority's address is without TLS");
-    let stream = connect(&url, trust).await?;
-    let host = HeaderValue::from_str(&url.authority)?;
-    request.headers_mut().insert(HOST, host);
-    *request.uri_mut() = url.path.parse::<Uri>()?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let answering = async {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("reading the answer: {error}"))?;
-        anyhow::Ok(Response::from_parts(head, Full::new(body.to_bytes())))
-    };
-    let mut answering = std::pin::pin!(answering);
-    tokio::select! {
-        answer = &mut answering => answer,
-        // The end of the connection may come with the end of the answer.
-        ended = connection => {
-            ended?;
-            answering.await
-        }
-    }
+    let is_secured = request.uri().scheme_str() == Some("https");
+    anyhow::ensure!(is_secured, "the authority's address is without TLS");
+    let answer = exchange(request, trust, ANSWER_BYTES_MAX).await?;
+    Ok(answer.map(Full::new))
 }
 
 #[cfg(test)]

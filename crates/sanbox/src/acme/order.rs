@@ -11,13 +11,13 @@ use manage::acme::{ACCOUNT_FILE, AcmeFailure};
 use manage::certificate;
 use manage::config::{Acme as Settings, AcmeChallenge};
 use manage::state::StateDirectory;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
 use super::challenges::Challenges;
 use super::http::{AuthorityClient, RetryAt};
+use crate::certified::certified_key;
 use crate::web_client::Trust;
 
 /// How long the authority may look at the names, and how long it may make the certificate.
@@ -323,14 +323,9 @@ fn challenge_certificate(name: &str, digest: &[u8]) -> Result<CertifiedKey, Stri
 
 /// Whether a chain can be served with a key.
 fn check(certificates: &str, key: &str) -> Result<(), String> {
-    let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(certificates.as_bytes()).collect();
-    let chain = chain.map_err(|error| error.to_string())?;
-    if chain.is_empty() {
-        return Err("the authority's answer holds none".to_owned());
-    }
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| error.to_string())?;
     let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let certified = CertifiedKey::from_der(chain, key, &provider);
-    certified.map(drop).map_err(|error| error.to_string())
+    let certified = certified_key(certificates, key, &provider);
+    certified
+        .map(drop)
+        .map_err(|error| format!("the authority's answer: {error:#}"))
 }

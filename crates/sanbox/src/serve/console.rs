@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,8 +26,6 @@ use manage::config::Config;
 use manage::database::seconds_since_epoch;
 use manage::jobs::{Jobs, Notice};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -37,7 +35,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::acme::challenges::{ACME_TLS, Challenges, is_for_challenge};
 use crate::appliance::Appliance;
+use crate::certified::certified_key;
 use crate::logging::CONSOLE;
+use crate::otel;
 use crate::serve::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWay};
 use crate::serve::redirect;
 
@@ -276,19 +276,11 @@ fn tls(
     files: &CertificateFiles,
     challenges: &Arc<Challenges>,
 ) -> anyhow::Result<(TlsAcceptor, String)> {
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(files.certificates.as_bytes())
-            .collect::<Result<_, _>>()
-            .context("reading console-cert.pem")?;
-    let own = chain
-        .first()
-        .context("console-cert.pem holds no certificate")?;
-    let fingerprint = certificate::fingerprint(own);
-    let key = PrivateKeyDer::from_pem_slice(files.key.as_bytes());
-    let key = key.context("reading console-key.pem")?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let own = CertifiedKey::from_der(chain, key, &provider);
-    let own = own.context("using console-cert.pem and console-key.pem")?;
+    let own = certified_key(&files.certificates, &files.key, &provider)
+        .context("console-cert.pem and console-key.pem")?;
+    let first = own.cert.first();
+    let fingerprint = certificate::fingerprint(first.expect("a chain that is not empty"));
     let shown = ShownCertificates {
         own: Arc::new(own),
         challenges: challenges.clone(),
@@ -387,6 +379,7 @@ async fn connection(
     let service = server
         .router
         .clone()
+        .layer(from_fn(otel::traced))
         .layer(axum::Extension(Peer(peer)))
         .layer(from_fn_with_state(permit.clone(), counted));
     // A broken connection is the client's affair.

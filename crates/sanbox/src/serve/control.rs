@@ -24,6 +24,8 @@ use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Exit, Session, user_name};
 use crate::logging::CONTROL;
 use crate::names;
+use crate::otel::message::SpanKind;
+use crate::otel::span::BegunSpan;
 use crate::undo;
 
 /// Output on its way to a client.
@@ -287,7 +289,9 @@ pub(crate) fn start(
     } = given;
     let (sender, output) = mpsc::channel(CHUNKS_MAX);
     let out = Out::channel(sender, stream);
+    let uid = caller.uid;
     let session = Session::new(appliance.clone(), out, caller, &tool, &arguments, input);
+    let span = span_of(&tool, &arguments, uid);
     let thread = tool.clone();
     let (keep, undo) = oneshot::channel();
     let command = async move {
@@ -299,6 +303,7 @@ pub(crate) fn start(
         // The session, and with it the sender of output, goes when the command ends.
         let run = crate::cli::run(session, &tool, &arguments);
         let exit = as_subject(subject, run).await;
+        end_span(span, exit.0);
         if let Some(plan) = undo::changes(&appliance, observed, exit.0).await {
             let _ = keep.send(plan);
         }
@@ -311,6 +316,21 @@ pub(crate) fn start(
         undo,
         abort,
     })
+}
+
+/// Begins the span of a command.
+fn span_of(tool: &str, arguments: &[String], uid: u32) -> BegunSpan {
+    let verb = arguments.first().map_or("", String::as_str);
+    let mut span = BegunSpan::new(SpanKind::Internal, &format!("{tool} {verb}"), None);
+    span.text("process.command_line", &commands::line(tool, arguments));
+    span.number("sanbox.uid", i64::from(uid));
+    span
+}
+
+fn end_span(mut span: BegunSpan, code: u8) {
+    span.number("process.exit.code", i64::from(code));
+    let error = (code != 0).then(|| format!("exit code {code}"));
+    span.end(error.as_deref());
 }
 
 /// The job that a change by a shell's command is in the log of the console; cancelled unless its end is reported.

@@ -50,6 +50,7 @@ use crate::appliance::{Appliance, KnownPool};
 use crate::cli::declare::COMMANDS;
 use crate::cli::getopt::Getopt;
 use crate::logging::{self, Levels, NFS, SANBOX};
+use crate::otel::OtelExporter;
 use crate::tuning;
 
 /// How long after a signal to end a further ^C is still taken for the same one.
@@ -164,6 +165,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     raise_limits();
     let server = serve_protocols(&appliance, &config).await?;
 
+    // Before the first command, which is a span.
+    let exporter = export(&appliance, &config);
     let socket = appliance.state().socket();
     let control = listen_for_commands(&socket, &config)?;
     // Before the first command is answered: who gives it may have a role, and what it changes is in the log of jobs.
@@ -241,6 +244,9 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     keeping.abort();
     if let Some(api) = appliance.api() {
         api.accounts.database().settle().await;
+    }
+    if let Some(exporter) = exporter {
+        exporter.send_last().await;
     }
     closed?;
     appliance.state().mark_ended();
@@ -428,6 +434,22 @@ async fn serve_metrics(appliance: &Arc<Appliance>, config: &Config) -> Option<Jo
                 None
             }
         },
+    }
+}
+
+/// Begins to send metrics and traces where a collector is named.
+fn export(appliance: &Arc<Appliance>, config: &Config) -> Option<Arc<OtelExporter>> {
+    match OtelExporter::new(&config.otel, appliance.host_name()) {
+        Ok(exporter) => {
+            let exporter = Arc::new(exporter?);
+            let (running, appliance) = (exporter.clone(), Arc::downgrade(appliance));
+            tokio::spawn(async move { running.run(appliance).await });
+            Some(exporter)
+        }
+        Err(error) => {
+            tracing::error!(target: SANBOX, "no metrics and traces are sent: {error:#}");
+            None
+        }
     }
 }
 

@@ -9,9 +9,10 @@ use anyhow::Context as _;
 use manage::certificate::{self, CertificateFiles};
 use manage::database::seconds_since_epoch;
 use nfs::TransportSecurity;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
@@ -19,6 +20,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use crate::certified::certified_key;
 
 /// RFC 9289, section 8.2.
 const ALPN: &[u8] = b"sunrpc";
@@ -80,13 +83,9 @@ impl NfsTls {
             true => &files,
             false => self.unstored.get_or_init(|| files),
         };
-        let chain = CertificateDer::pem_slice_iter(files.certificates.as_bytes());
-        let chain = chain
-            .collect::<Result<_, _>>()
-            .context("reading console-cert.pem")?;
-        let key = PrivateKeyDer::from_pem_slice(files.key.as_bytes());
-        let key = key.context("reading console-key.pem")?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let own = certified_key(&files.certificates, &files.key, &provider)
+            .context("console-cert.pem and console-key.pem")?;
         // RFC 9289, section 5: no earlier version.
         let config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
@@ -107,9 +106,8 @@ impl NfsTls {
                 config.with_client_cert_verifier(verifier.build().with_context(reading)?)
             }
         };
-        let mut config = config
-            .with_single_cert(chain, key)
-            .context("using console-cert.pem and console-key.pem")?;
+        let own = SingleCertAndKey::from(own);
+        let mut config = config.with_cert_resolver(Arc::new(own));
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(config)
     }

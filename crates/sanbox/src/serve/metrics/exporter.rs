@@ -216,7 +216,7 @@ pub(super) async fn datasets(page: &mut Page, pools: &[PoolHandle]) {
             help,
             "gauge",
             &labels,
-            &taken,
+            taken,
         );
         let help = "zfs_exporter: Whether a collector succeeded.";
         page.gauge(
@@ -310,5 +310,5 @@ pub(super) async fn datasets(page: &mut Page, pools: &[PoolHandle]) {
 fn multiplier(page: &mut Page, metric: &str, help: &str, labels: &[(&str, &str)], number: u64) {
     let millionths = 100_000_000_u64.checked_div(number).unwrap_or(1_000_000);
     let value = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
-    page.line(metric, help, "gauge", labels, &value);
+    page.line(metric, help, "gauge", labels, value);
 }

@@ -99,7 +99,12 @@ async fn answer(mut stream: TcpStream, appliance: &Appliance) -> std::io::Result
 }
 
 /// The text of a scrape.
-pub(crate) async fn scrape(appliance: &Appliance) -> String {
+async fn scrape(appliance: &Appliance) -> String {
+    page(appliance).await.text()
+}
+
+/// Returns all metrics as they are now.
+pub(crate) async fn page(appliance: &Appliance) -> Page {
     let sample = Sample::take(appliance.open_pools()).await;
     let mut page = Page::default();
     node::all(&mut page, &sample);
@@ -109,34 +114,56 @@ pub(crate) async fn scrape(appliance: &Appliance) -> String {
     exporter::datasets(&mut page, &appliance.open_pools()).await;
     own::all(&mut page, &sample);
     own::memory(&mut page, &appliance.memory_plan());
-    page.text()
+    page
 }
 
 /// A page of metrics: families in the order of their first line.
 #[derive(Default)]
-struct Page {
-    families: Vec<(String, String)>,
+pub(crate) struct Page {
+    families: Vec<Family>,
+}
+
+/// The metrics of one name.
+pub(crate) struct Family {
+    pub(crate) name: String,
+    pub(crate) help: String,
+    /// `counter`, `gauge` or `untyped`.
+    pub(crate) kind: &'static str,
+    pub(crate) points: Vec<Point>,
+}
+
+/// A metric.
+pub(crate) struct Point {
+    /// Names and values.
+    pub(crate) labels: Vec<(String, String)>,
+    /// A decimal number.
+    pub(crate) value: String,
 }
 
 impl Page {
+    /// Returns the families.
+    pub(crate) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
     fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
-        self.line(name, help, "gauge", labels, &value.to_string());
+        self.line(name, help, "gauge", labels, value.to_string());
     }
 
     fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
-        self.line(name, help, "counter", labels, &value.to_string());
+        self.line(name, help, "counter", labels, value.to_string());
     }
 
     /// As node_exporter shows what it reads from the kernel.
     fn untyped(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         let help = format!("kstat {name}");
-        self.line(name, &help, "untyped", labels, &value.to_string());
+        self.line(name, &help, "untyped", labels, value.to_string());
     }
 
     /// A ratio, given in hundredths.
     fn hundredths(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         let value = format!("{}.{:02}", value / 100, value % 100);
-        self.line(name, help, "gauge", labels, &value);
+        self.line(name, help, "gauge", labels, value);
     }
 
     fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], nanoseconds: u64) {
@@ -145,36 +172,59 @@ impl Page {
             nanoseconds / 1_000_000_000,
             nanoseconds % 1_000_000_000
         );
-        self.line(name, help, "counter", labels, &value);
+        self.line(name, help, "counter", labels, value);
     }
 
-    fn line(&mut self, name: &str, help: &str, kind: &str, labels: &[(&str, &str)], value: &str) {
-        let at = match self.families.iter().position(|(known, _)| known == name) {
-            Some(at) => at,
-            None => {
-                let head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
-                self.families.push((name.to_owned(), head));
-                self.families.len() - 1
+    fn line(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: &'static str,
+        labels: &[(&str, &str)],
+        value: String,
+    ) {
+        let known = self.families.iter().position(|known| known.name == name);
+        let at = known.unwrap_or(self.families.len());
+        if known.is_none() {
+            self.families.push(Family {
+                name: name.to_owned(),
+                help: help.to_owned(),
+                kind,
+                points: Vec::new(),
+            });
+        }
+        let labels = labels.iter();
+        let labels = labels.map(|(label, value)| ((*label).to_owned(), (*value).to_owned()));
+        self.families[at].points.push(Point {
+            labels: labels.collect(),
+            value,
+        });
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for family in &self.families {
+            let Family {
+                name, help, kind, ..
+            } = family;
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            for point in &family.points {
+                text.push_str(name);
+                for (index, (label, value)) in point.labels.iter().enumerate() {
+                    let before = if index == 0 { '{' } else { ',' };
+                    let value = value
+                        .replace('\\', "\\\\")
+                        .replace('"', "\\\"")
+                        .replace('\n', "\\n");
+                    let _ = write!(text, "{before}{label}=\"{value}\"");
+                }
+                if !point.labels.is_empty() {
+                    text.push('}');
+                }
+                let _ = writeln!(text, " {}", point.value);
             }
-        };
-        let text = &mut self.families[at].1;
-        text.push_str(name);
-        for (index, (label, value)) in labels.iter().enumerate() {
-            let before = if index == 0 { '{' } else { ',' };
-            let value = value
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            let _ = write!(text, "{before}{label}=\"{value}\"");
         }
-        if !labels.is_empty() {
-            text.push('}');
-        }
-        let _ = writeln!(text, " {value}");
-    }
-
-    fn text(self) -> String {
-        self.families.into_iter().map(|(_, text)| text).collect()
+        text
     }
 }
 
