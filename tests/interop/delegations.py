@@ -1,5 +1,5 @@
 """A client of NFSv4.1 (pynfs') has files delegated, and every other way to a file changes one: the change is not made before the
-client has given the file back.
+client has given the file back. Of files that are delegated to be written, readers too see what the client wrote in its own cache.
 
 usage: delegations.py PYNFS HOST PORT SHARE MOUNT FILE            changes of all kinds; what is delegated at the end is in FILE
        delegations.py PYNFS HOST PORT SHARE MOUNT FILE ROLLBACK   behind a restart of the server: what may be reclaimed, and is not
@@ -36,15 +36,49 @@ class V3:
         self.socket = socket.create_connection((HOST, int(PORT)))
         self.xid = 0
 
-    def call(self, procedure, arguments):
+    def call(self, procedure, arguments, program=(100003, 3)):
         self.xid += 1
         credential = struct.pack(">II4sIII", 0, 4, b"here", 0, 0, 0)
-        message = struct.pack(">IIIIII", self.xid, 0, 2, 100003, 3, procedure)
+        message = struct.pack(">IIIIII", self.xid, 0, 2, *program, procedure)
         message += struct.pack(">II", 1, len(credential)) + credential + struct.pack(">II", 0, 0) + arguments
         self.socket.sendall(struct.pack(">I", 0x80000000 | len(message)) + message)
         length = struct.unpack(">I", self.exactly(4))[0] & 0x7FFFFFFF
-        reply = self.exactly(length)
-        return struct.unpack(">I", reply[24:28])[0]
+        self.reply = self.exactly(length)
+        return struct.unpack(">I", self.reply[24:28])[0]
+
+    def read(self, handle):
+        """READ: what is in the file, or the status."""
+        status = self.call(6, opaque(handle) + struct.pack(">QI", 0, 100))
+        if status != 0:
+            return status
+        at = 32 + (84 if struct.unpack(">I", self.reply[28:32])[0] else 0)
+        count, _eof, length = struct.unpack(">III", self.reply[at : at + 12])
+        assert count == length
+        return self.reply[at + 12 : at + 12 + length]
+
+    def lock(self, handle):
+        """NLM's LOCK of the whole file: the status, 1 where another lock is in the way."""
+        lock = opaque(b"here") + opaque(handle) + opaque(b"owner") + struct.pack(">IQQ", 1, 0, 0)
+        while True:
+            self.call(2, opaque(b"cookie") + struct.pack(">II", 0, 1) + lock + struct.pack(">II", 0, 1), (100021, 4))
+            length = struct.unpack(">I", self.reply[24:28])[0]
+            at = 28 + length + -length % 4
+            status = struct.unpack(">I", self.reply[at : at + 4])[0]
+            if status != 4:  # not now
+                return status
+            time.sleep(0.1)
+
+    def size(self, handle):
+        """GETATTR: the size, or the status."""
+        status = self.call(1, opaque(handle))
+        return status or struct.unpack(">Q", self.reply[48:56])[0]
+
+    def lookup(self, root, name):
+        """LOOKUP: the handle, and whether attributes come with it."""
+        assert self.call(3, opaque(root) + opaque(name)) == 0
+        length = struct.unpack(">I", self.reply[28:32])[0]
+        behind = 32 + length + -length % 4
+        return self.reply[32 : 32 + length], self.reply[behind : behind + 4] != b"\0\0\0\0"
 
     def exactly(self, count):
         data = b""
@@ -69,10 +103,17 @@ class Holder:
         else:
             self.session = self.client.new_client_session(name)
         self.session.client.cb_pre_hook(OP_CB_RECALL, self.recall)
+        self.session.client.cb_post_hook(OP_CB_GETATTR, self.tell)
+        self.told, self.asked = {}, 0
         self.path = [p.encode() for p in SHARE.split("/") if p]
 
     def recall(self, argument, env):
         env.notify = self.recalled.set
+
+    def tell(self, argument, env, res):
+        self.asked += 1
+        res.obj_attributes = self.told
+        return res
 
     def dir(self):
         return [op.putrootfh()] + [op.lookup(part) for part in self.path]
@@ -82,10 +123,11 @@ class Holder:
 
     def make(self, name):
         path = self.path + [name]
-        made = environment.create_file(self.session, name, path, access=OPEN4_SHARE_ACCESS_BOTH)
+        access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG
+        made = environment.create_file(self.session, name, path, access=access)
         while made.status == NFS4ERR_GRACE:  # others may reclaim
             time.sleep(1)
-            made = environment.create_file(self.session, name, path, access=OPEN4_SHARE_ACCESS_BOTH)
+            made = environment.create_file(self.session, name, path, access=access)
         environment.check(made)
         handle, state = made.resarray[-1].object, made.resarray[-2].stateid
         environment.check(self.compound([op.putfh(handle), op.write(state, 0, FILE_SYNC4, b"before")]))
@@ -99,6 +141,28 @@ class Holder:
         self.recalled.clear()
         return handle, delegation.read.stateid
 
+    def opens(self, name, access, want):
+        """Opens a file; returns its handle, the state id and what is delegated."""
+        opened = environment.open_file(self.session, name, self.path + [name], access=access | want, want_deleg=True)
+        environment.check(opened)
+        return opened.resarray[-1].object, opened.resarray[-2].stateid, opened.resarray[-2].delegation
+
+    def make_to_write(self, name):
+        """Makes a file with "before" in it, which is delegated to be written, and closed."""
+        handle, read = self.make(name)
+        self.give_back(handle, read)
+        handle, state, delegation = self.opens(name, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG)
+        assert delegation.delegation_type == OPEN_DELEGATE_WRITE, (name, delegation)
+        limit = delegation.write.space_limit
+        assert (limit.limitby, limit.filesize) == (NFS_LIMIT_SIZE, 0), limit
+        environment.check(environment.close_file(self.session, handle, state))
+        self.recalled.clear()
+        self.asked = 0
+        return handle, delegation.write.stateid
+
+    def flush(self, handle, state, data):
+        environment.check(self.compound([op.putfh(handle), op.write(state, 0, FILE_SYNC4, data)]))
+
     def looks(self, handle, state):
         """What is in the file, and how many names it has."""
         found = self.compound([op.putfh(handle), op.read(state, 0, 100), op.getattr(1 << FATTR4_NUMLINKS | 1 << FATTR4_MODE)])
@@ -106,11 +170,11 @@ class Holder:
         attrs = found.resarray[-1].obj_attributes
         return found.resarray[-2].data, attrs[FATTR4_NUMLINKS], attrs[FATTR4_MODE]
 
-    def reclaim(self, handle):
+    def reclaim(self, handle, deleg_type=OPEN_DELEGATE_READ):
         """Opens a file as it was before the server was restarted; returns what is delegated."""
-        access = 1 | OPEN4_SHARE_ACCESS_WANT_READ_DELEG
+        access = 1 if deleg_type == OPEN_DELEGATE_READ else OPEN4_SHARE_ACCESS_BOTH
         opened = environment.open_file(
-            self.session, b"again", handle, access=access, claim_type=CLAIM_PREVIOUS, want_deleg=True, deleg_type=OPEN_DELEGATE_READ
+            self.session, b"again", handle, access=access, claim_type=CLAIM_PREVIOUS, want_deleg=True, deleg_type=deleg_type
         )
         environment.check(opened)
         return opened.resarray[-2].delegation
@@ -131,6 +195,13 @@ def refused(change, status):
             time.sleep(0.1)
 
     return door
+
+
+def make_plain(other):
+    """Makes the files that doors rename over others."""
+    for plain in (b"plain3", b"plain4"):
+        access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG
+        environment.check(environment.create_file(other.session, plain, other.path + [plain], access=access))
 
 
 def doors(three, other):
@@ -167,10 +238,209 @@ def doors(three, other):
         yield "a mount's link", lambda name, handle: os.link(at(name), at(name) + ".link")
 
 
+def readers(three, other):
+    """Ways to a file that change nothing, and what each is to find: its content or its size."""
+    zero = stateid4(0, b"\0" * 12)
+    root = other.compound(other.dir() + [op.getfh()]).resarray[-1].object
+
+    def until(ask, status):
+        while (answer := ask()) == status:
+            time.sleep(0.1)
+        return answer
+
+    def read_by_v4(handle):
+        found = other.compound([op.putfh(handle), op.read(zero, 0, 100)])
+        return found.status or found.resarray[-1].data
+
+    def open_by_v4(name, handle):
+        opened = lambda: environment.open_file(other.session, name, other.path + [name], access=1)
+        found = opened()
+        while found.status == DELAY:
+            time.sleep(0.1)
+            found = opened()
+        environment.check(found)
+        data = read_by_v4(handle)
+        environment.check(environment.close_file(other.session, handle, found.resarray[-2].stateid))
+        return data
+
+    def stat_by_v3(name, handle):
+        found, with_attributes = three.lookup(root, name)
+        assert found == handle and not with_attributes, "LOOKUP tells what it cannot know"
+        return until(lambda: three.size(handle), JUKEBOX)
+
+    yield "NFSv3 READ", FLUSHED, lambda name, handle: until(lambda: three.read(handle), JUKEBOX)
+    yield "NFSv3 GETATTR", len(FLUSHED), stat_by_v3
+    yield "NFSv4.1 READ", FLUSHED, lambda name, handle: until(lambda: read_by_v4(handle), DELAY)
+    yield "NFSv4.1 OPEN to read", FLUSHED, open_by_v4
+    if MOUNT:
+        at = lambda name: os.path.join(MOUNT, name.decode())
+
+        def content(name, handle):
+            with open(at(name), "rb") as file:
+                return file.read()
+
+        yield "a mount's open to read", FLUSHED, content
+        yield "a mount's stat", len(FLUSHED), lambda name, handle: os.stat(at(name)).st_size
+        yield "a mount's list", len(FLUSHED), lambda name, handle: next(
+            entry.stat().st_size for entry in os.scandir(MOUNT) if entry.name == name.decode()
+        )
+
+
+def waits(holder, what, door, name, handle, give_back):
+    """Goes by a door; returns what was found there. The client gives the file back half a second after it was called."""
+    found, failed = [], []
+
+    def go():
+        try:
+            found.append(door(name, handle))
+        except BaseException as error:  # told below
+            failed.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    assert holder.recalled.wait(5), f"{what}: not recalled {failed}"
+    time.sleep(0.5)
+    assert thread.is_alive(), f"{what}: came to an end while the file was delegated {failed} {found}"
+    give_back()
+    thread.join(5)
+    assert not thread.is_alive() and not failed, f"{what}: {failed}"
+    return found[0]
+
+
+FLUSHED = b"written by who has it"
+
+
+def writing(holder, other, three):
+    """Files that are delegated to be written."""
+    for number, (what, expected, door) in enumerate(readers(three, other)):
+        name = b"read%d" % number
+        if MOUNT:  # the kernel has seen it
+            os.path.exists(os.path.join(MOUNT, name.decode()))
+        handle, state = holder.make_to_write(name)
+        if MOUNT:
+            assert name.decode() in os.listdir(MOUNT)
+
+        def give_back():
+            holder.flush(handle, state, FLUSHED)
+            holder.give_back(handle, state)
+
+        found = waits(holder, what, door, name, handle, give_back)
+        assert found == expected, f"{what}: {found}"
+        print(f"{what}: found what the client had written", flush=True)
+    make_plain(other)
+    for number, (what, door) in enumerate(doors(three, other)):
+        name = b"write%d" % number
+        handle, state = holder.make_to_write(name)
+        give_back = lambda: (holder.flush(handle, state, FLUSHED), holder.give_back(handle, state))
+        waits(holder, what, door, name, handle, give_back)
+        print(f"{what}: waited for the file that was written to be given back", flush=True)
+
+
+def attributes(holder, other):
+    """Another client asks what a file is like: the one that writes it is asked, and keeps it."""
+    handle, state = holder.make_to_write(b"asked")
+    bits = [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_MODIFY, FATTR4_TIME_METADATA]
+
+    def look(by=other):
+        found = environment.do_getattrdict(by.session, handle, bits)
+        times = (FATTR4_TIME_MODIFY, FATTR4_TIME_METADATA)
+        return found | {time: (found[time].seconds, found[time].nseconds) for time in times}
+
+    before = look(holder)
+    assert holder.asked == 0, "asked for its own file"
+    holder.told = {FATTR4_CHANGE: before[FATTR4_CHANGE], FATTR4_SIZE: 6}
+    assert look() == before, "a file that was not written changes"
+    changes = [before[FATTR4_CHANGE]]
+    for size in (1000, 2000):
+        holder.told = {FATTR4_CHANGE: before[FATTR4_CHANGE] + 1, FATTR4_SIZE: size}
+        found = look()
+        assert found[FATTR4_SIZE] == size and found[FATTR4_CHANGE] > changes[-1], (found, changes)
+        assert found[FATTR4_TIME_MODIFY] == found[FATTR4_TIME_METADATA] != before[FATTR4_TIME_METADATA]
+        changes.append(found[FATTR4_CHANGE])
+    assert holder.asked == 3 and not holder.recalled.is_set(), (holder.asked, holder.recalled.is_set())
+    root = other.compound(other.dir() + [op.getfh()]).resarray[-1].object
+    listed = environment.do_readdir(other.session, root, attrs=1 << FATTR4_SIZE | 1 << FATTR4_FILEID)
+    entries = {entry.name: entry.attrs for entry in listed}
+    assert FATTR4_SIZE not in entries[b"asked"] and FATTR4_SIZE in entries[b"own"], entries[b"asked"]
+    # It had not sent it: the time of the content is as it was, and the change number does not go back.
+    holder.give_back(handle, state)
+    after = look()
+    assert after[FATTR4_SIZE] == 6 and after[FATTR4_CHANGE] == changes[-1], (after, changes)
+    assert after[FATTR4_TIME_MODIFY] == before[FATTR4_TIME_MODIFY]
+    print("attributes: told by the client that writes the file, which keeps it", flush=True)
+
+
+def handed_over(holder, other, three):
+    """What a client opened and locked by a delegation it hands over before it gives the file back."""
+    name = b"handed"
+    handle, state = holder.make_to_write(name)
+    owner = open_owner4(0, b"local")
+
+    def give_back():
+        claim = open_claim4(CLAIM_DELEG_CUR_FH, oc_delegate_stateid=state)
+        opened = holder.compound([op.putfh(handle), op.open(0, 3, 0, owner, openflag4(OPEN4_NOCREATE), claim)])
+        environment.check(opened)
+        own = opened.resarray[-1].stateid
+        assert opened.resarray[-1].delegation.delegation_type in (OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT)
+        locker = locker4(new_lock_owner=True, open_owner=open_to_lock_owner4(0, own, 0, lock_owner4(0, b"local")))
+        environment.check(holder.compound([op.putfh(handle), op.lock(WRITE_LT, False, 0, NFS4_UINT64_MAX, locker)]))
+        holder.flush(handle, state, FLUSHED)
+        holder.give_back(handle, state)
+
+    locked = lambda name, handle: three.lock(handle)
+    assert waits(holder, "NFSv3 LOCK", locked, name, handle, give_back) == 1, "locked what another has locked"
+    print("NFSv3 LOCK: waited, and was refused by the lock that was handed over", flush=True)
+    old = open_claim4(CLAIM_DELEG_PREV_FH)
+    refused = holder.compound([op.putfh(handle), op.open(0, 3, 0, owner, openflag4(OPEN4_NOCREATE), old)])
+    assert refused.status == NFS4ERR_NOTSUPP, refused.status
+
+
+def not_given(holder, other):
+    """Files that others have open are not delegated to be written."""
+    none = (OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT)
+    want = OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG
+
+    def check(what, name, expected=none):
+        handle, state, delegation = holder.opens(name, OPEN4_SHARE_ACCESS_BOTH, want)
+        assert delegation.delegation_type in expected, f"{what}: {delegation}"
+        environment.check(environment.close_file(holder.session, handle, state))
+
+    handle, state = holder.make(b"shared")
+    holder.give_back(handle, state)
+    other_handle, other_state, _ = other.opens(b"shared", 1, OPEN4_SHARE_ACCESS_WANT_NO_DELEG)
+    check("open to read by another client", b"shared")
+    environment.check(environment.close_file(other.session, other_handle, other_state))
+    if MOUNT:
+        with open(os.path.join(MOUNT, "shared"), "rb"):
+            check("open to read by a mount", b"shared")
+        time.sleep(0.5)  # the kernel closes it in its own time
+    check("open by nobody", b"shared", (OPEN_DELEGATE_WRITE,))
+    print("open elsewhere: not delegated to be written", flush=True)
+
+
+def vanished(others, three):
+    """A client that is gone loses what it wrote and did not send; it does not write behind another's back. Others go on meanwhile."""
+    holder = Holder(b"vanishing")
+    handle, state = holder.make_to_write(b"lost")
+    holder.session.client.cb_pre_hook(OP_CB_RECALL, lambda argument, env: None)
+    began = time.time()
+    while three.read(handle) == JUKEBOX:
+        for client in [holder, *others]:  # it is there, and gives nothing back
+            environment.check(client.compound([]))
+        assert time.time() - began < 60, "not revoked"
+        time.sleep(0.5)
+    assert time.time() - began > 10, "revoked before its lease ran out"
+    assert three.read(handle) == b"before"
+    late = holder.compound([op.putfh(handle), op.write(state, 0, FILE_SYNC4, b"late")])
+    assert late.status == NFS4ERR_DELEG_REVOKED, late.status
+    assert three.read(handle) == b"before"
+    environment.check(holder.compound([op.free_stateid(state)]))
+    print(f"a client that gives nothing back: revoked after {time.time() - began:.0f} s", flush=True)
+
+
 def main():
     holder, other, three = Holder(b"holder"), Holder(b"other"), V3()
-    for plain in (b"plain3", b"plain4"):
-        environment.check(environment.create_file(other.session, plain, other.path + [plain]))
+    make_plain(other)
     for number, (what, door) in enumerate(doors(three, other)):
         name = b"file%d" % number
         handle, state = holder.make(name)
@@ -198,21 +468,45 @@ def main():
     environment.check(holder.compound([op.putfh(handle), op.setattr(state, {FATTR4_MODE: 0o640})]))
     assert not holder.recalled.is_set(), "recalled for its own change"
     print("a client's own change: not recalled", flush=True)
+    writing(holder, other, three)
+    attributes(holder, other)
+    handed_over(holder, other, three)
+    not_given(holder, other)
+    vanished((holder, other), three)
     with open(FILE, "w") as handles:
         for name in (b"kept", b"changed"):
             handles.write(holder.make(name)[0].hex() + "\n")
+        for name in (b"kept to write", b"changed to write"):
+            handles.write(holder.make_to_write(name)[0].hex() + "\n")
 
 
 def restarted(rollback):
     with open(FILE) as handles:
-        kept, changed = (bytes.fromhex(line) for line in handles)
+        kept, changed, kept_to_write, changed_to_write = (bytes.fromhex(line) for line in handles)
     three = V3()
-    assert three.call(7, opaque(changed) + struct.pack(">QII", 0, 5, 2) + opaque(b"after")) == 0
+    for handle in (changed, changed_to_write):
+        assert three.call(7, opaque(handle) + struct.pack(">QII", 0, 5, 2) + opaque(b"after")) == 0
     holder = Holder(b"holder", reclaims=True)
-    assert holder.reclaim(changed).delegation_type in (OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT)
+    none = (OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT)
+    assert holder.reclaim(changed).delegation_type in none
+    assert holder.reclaim(changed_to_write, OPEN_DELEGATE_WRITE).delegation_type in none
+    written = holder.reclaim(kept_to_write, OPEN_DELEGATE_WRITE)
+    assert written.delegation_type == OPEN_DELEGATE_WRITE, f"a restart: {written}"
     delegation = holder.reclaim(kept)
     assert delegation.delegation_type == OPEN_DELEGATE_READ, f"a restart: {delegation}"
     environment.check(holder.compound([op.reclaim_complete(False)]))
+    give_back = lambda: (
+        holder.flush(kept_to_write, written.write.stateid, FLUSHED),
+        holder.give_back(kept_to_write, written.write.stateid),
+    )
+
+    def read(name, handle):
+        while (found := three.read(handle)) == JUKEBOX:
+            time.sleep(0.1)
+        return found
+
+    assert waits(holder, "NFSv3 READ", read, b"kept to write", kept_to_write, give_back) == FLUSHED
+    holder.recalled.clear()
     state = delegation.read.stateid
     mode = opaque(kept) + struct.pack(">IIIIIIII", 1, 0o600, 0, 0, 0, 0, 0, 0)
     assert three.call(2, mode) == JUKEBOX and holder.recalled.wait(5)

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use dmu::Rewritten;
 use zpl::{
-    Access, AccessVerdict, Attr, Change, CloneSource, CreateMode, Cred, Delegation, DeviceNumber,
-    FileId, FileType, Fs, FsError, FsResult, FsStat, ListLimit, Listing, LockedFile, Made,
-    ReadData, Renamed, Right, SeekTarget, SetAttr, Stability, StoredXattr, Timestamp, Written,
-    XattrMode,
+    Access, AccessVerdict, Attr, Change, CloneSource, CreateMode, Cred, DelegatedAccess,
+    Delegation, DeviceNumber, FileId, FileType, Fs, FsError, FsResult, FsStat, ListLimit, Listing,
+    LockedFile, Made, ReadData, Renamed, Right, SeekTarget, SetAttr, Stability, StoredXattr,
+    Timestamp, Written, XattrMode,
 };
 
 use crate::IoBuf;
@@ -1001,17 +1001,29 @@ impl FsHandle {
     }
 
     /// Delegates a regular file to a client: until it is given back, changes of it and of its names by others answer
-    /// [`FsError::Delegated`]. Returns whether it is delegated.
+    /// [`FsError::Delegated`], and so does reading it by others if it is to be written. Returns its attributes, or `None` where it is
+    /// not delegated.
     ///
     /// # Errors
     /// [`FsError::Invalid`] of what is no regular file; those of [`getattr`](Self::getattr).
-    pub fn delegate(&self, id: FileId, delegation: Delegation) -> Request<'_, FsResult<bool>> {
+    pub fn delegate(
+        &self,
+        id: FileId,
+        delegation: Delegation,
+    ) -> Request<'_, FsResult<Option<Attr>>> {
         Box::pin(async move {
             if is_control(id) {
-                return Ok(false);
+                return Ok(None);
             }
-            self.call(move |fs| async move { fs.delegate(id, &delegation).await })
-                .await
+            let writes = delegation.access != DelegatedAccess::Read;
+            let given = self
+                .call(move |fs| async move { fs.delegate(id, &delegation).await })
+                .await;
+            if writes && matches!(given, Ok(Some(_))) {
+                // What the file is like will be known to the client alone: no kernel is to trust what it was told before.
+                self.notify(&[Invalidation::Attributes(id)]).await;
+            }
+            given
         })
     }
 
@@ -1030,6 +1042,23 @@ impl FsHandle {
     pub fn check_delegations(&self, id: FileId, holder: u64) -> FsResult<()> {
         let delegations = &self.watches().delegations;
         delegations.check_change(self.delegated(id), holder)
+    }
+
+    /// As [`check_delegations`](Self::check_delegations), for who opens a file to read it or asks for its attributes: a client that
+    /// only reads it is not in the way.
+    ///
+    /// # Errors
+    /// [`FsError::Delegated`]; the caller asks again later.
+    pub fn check_written_elsewhere(&self, id: FileId, holder: u64) -> FsResult<()> {
+        let delegations = &self.watches().delegations;
+        delegations.check_read(self.delegated(id), holder)
+    }
+
+    /// Returns the client that has a file delegated to write: its size, times and content are known there, and not here.
+    #[must_use]
+    pub fn writer(&self, id: FileId) -> Option<u64> {
+        let delegations = &self.watches().delegations;
+        delegations.writer(self.delegated(id))
     }
 
     fn delegated(&self, file: FileId) -> LockedFile {

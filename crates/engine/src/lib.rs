@@ -114,6 +114,7 @@ pub use keys::EncryptedKey;
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::{Rewritten, TxgCounters};
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
+pub use runtime::reply::{Reply, ReplySender, reply};
 pub use runtime::{IoBuf, IoBufMut, join_all, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};
 pub use vdev::{DeviceEffect, DeviceFault, Frequency, InjectedError, InjectedIo, LabelArea};
@@ -121,10 +122,10 @@ pub use zil::{LogBlocks, ZilStats};
 pub use zio::{DataFault, FaultyBlocks};
 pub use zpl::{
     Access, AccessReason, AccessVerdict, Attr, ByteRange, CaseSensitivity, Change, CreateMode,
-    Cred, Delegation, DelegationRecall, DeviceNumber, DirEntry, FileId, FileLocks, FileType,
-    FsError, FsResult, FsStat, HeldLock, Holder, ListLimit, Listing, LockMode, LockOutcome,
-    LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled, Renamed, Right,
-    SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode,
-    flags,
+    Cred, DelegatedAccess, Delegation, DelegationRecall, DeviceNumber, DirEntry, FileId, FileLocks,
+    FileType, FsError, FsResult, FsStat, HeldLock, Holder, ListLimit, Listing, LockMode,
+    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled, Renamed,
+    Right, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written,
+    XattrMode, flags,
 };
 pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

@@ -397,7 +397,8 @@ pub struct Nfs {
     /// Seconds that an NFSv4 client which says nothing keeps what it has open and locked when others
     /// are in its way.
     pub lease_seconds: u32,
-    /// Clients of NFSv4.1 and later are given read delegations: they open and read files without asking, until those are changed.
+    /// Clients of NFSv4.1 and later are given delegations: they open and read files without asking, until those are changed, and write
+    /// files that no other has open in their own caches, until others want them.
     pub delegations: bool,
     /// Offer TLS to clients that ask for it (RFC 9289), with the certificate of the console. Shares ask for it by `xprtsec`.
     pub tls: bool,

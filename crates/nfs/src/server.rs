@@ -88,7 +88,7 @@ pub struct Versions {
     pub v4_minors: [bool; 3],
     /// How long a client of version 4 that says nothing keeps what it has open and locked, in seconds.
     pub lease_seconds: u32,
-    /// Clients of minor version 1 and above are given read delegations.
+    /// Clients of minor version 1 and above are given delegations.
     pub delegations: bool,
 }
 

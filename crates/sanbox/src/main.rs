@@ -24,6 +24,7 @@ mod serve;
 mod ssh_session;
 mod terminal;
 mod tuning;
+mod undelegated;
 mod undo;
 mod web_client;
 

@@ -93,6 +93,7 @@ impl Fs {
         let origin = source.fs.regular(source.file).await?;
         let target = self.regular(id).await?;
         check_access(&origin, &target, offset, cred)?;
+        source.fs.check_written_elsewhere(&origin, cred)?;
         let len = source.len.min(origin.size().saturating_sub(source.offset));
         let mut done = 0;
         let mut before = target.wcc();

@@ -37,7 +37,8 @@ impl Fs {
     /// Reads bytes of a regular file. At or past the end nothing is read.
     ///
     /// # Errors
-    /// [`FsError::Access`], [`FsError::IsDirectory`], [`FsError::Invalid`] for other special files, those of reading.
+    /// [`FsError::Access`], [`FsError::IsDirectory`], [`FsError::Invalid`] for other special files, those of reading;
+    /// [`FsError::Delegated`] while another client may have written what is not here.
     pub async fn read(
         &self,
         id: FileId,
@@ -55,6 +56,7 @@ impl Fs {
         if znode.dead.get() {
             return Err(FsError::Stale);
         }
+        self.check_written_elsewhere(&znode, cred)?;
         let size = znode.size();
         let end = end.min(size);
         let pieces = if offset < end {

@@ -1,8 +1,10 @@
-//! Files that clients read from their own caches without asking (read delegations), and changes of such files by others, which are
-//! refused until the clients have given them back.
+//! Files that clients read from their own caches without asking (read delegations), or read and write there (write delegations), and
+//! what others do to such files, which is refused until the clients have given them back: changes of both, and reading of what one
+//! client writes.
 //!
-//! A delegation is given, and every change begins, on the pool's thread with the file's lock held, so the later of the two sees
-//! the earlier one. A delegation ends on any thread. A change of a file costs one load while no file of its group is delegated.
+//! A delegation is given on the pool's thread with the file's lock held. So does every change begin, and every read begins on that
+//! thread: the later of the two sees the earlier one. A delegation ends on any thread. A change of a file costs one load while no file
+//! of its group is delegated, a read one while none is delegated to be written.
 //! What a holder is, how it is called and how long it may take is known to who delegates.
 
 use std::collections::BTreeMap;
@@ -21,15 +23,30 @@ pub type DelegationRecall = Arc<dyn Fn(LockedFile, u64, Recalled) + Send + Sync>
 /// Why a delegation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recalled {
-    /// Another client wants to change the file, and waits until it is given back.
+    /// Another client wants to change the file, or to read what the holder may have written, and waits until it is given back.
     ForChange,
     /// The file is no longer what it was (a rollback, a receive): nothing waits.
     Replaced,
 }
 
+/// What a client does in its own cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DelegatedAccess {
+    /// It reads, as others may.
+    Read,
+    /// It reads and writes, alone.
+    Write {
+        /// How often the client itself holds the file ([`Fs::hold`](crate::Fs::hold)): where it is held more often, others have it
+        /// open, and it is not delegated.
+        own_holds: u64,
+    },
+}
+
 /// A file as one client has it delegated.
 #[derive(Clone)]
 pub struct Delegation {
+    /// What for.
+    pub access: DelegatedAccess,
     /// The client, by a number that is not 0: changes made by itself ([`Cred::holder`](crate::Cred::holder)) are not in its way.
     pub holder: u64,
     /// If the file was changed at this time or later, it is not delegated.
@@ -46,13 +63,16 @@ struct DelegatedFile {
 
 struct FileHolder {
     recall: DelegationRecall,
+    writes: bool,
     /// A change was refused: the holder knows, and there is no further one.
     recalled: bool,
 }
 
 /// The delegated files of a pool.
 pub struct FileDelegations {
+    /// Delegations of the files of each group, and those of them that are to write.
     groups: [AtomicU32; GROUPS],
+    writers: [AtomicU32; GROUPS],
     files: Mutex<BTreeMap<LockedFile, DelegatedFile>>,
 }
 
@@ -60,6 +80,7 @@ impl Default for FileDelegations {
     fn default() -> Self {
         Self {
             groups: [const { AtomicU32::new(0) }; GROUPS],
+            writers: [const { AtomicU32::new(0) }; GROUPS],
             files: Mutex::default(),
         }
     }
@@ -72,10 +93,11 @@ impl std::fmt::Debug for FileDelegations {
 }
 
 impl FileDelegations {
-    fn group(&self, file: LockedFile) -> &AtomicU32 {
+    /// Returns the counts of a file's group: of delegations, and of those that are to write.
+    fn group(&self, file: LockedFile) -> (&AtomicU32, &AtomicU32) {
         let mixed = (file.fs ^ file.file.object).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let index = usize::try_from(mixed >> 40).unwrap_or(0);
-        &self.groups[index % GROUPS]
+        let index = usize::try_from(mixed >> 40).unwrap_or(0) % GROUPS;
+        (&self.groups[index], &self.writers[index])
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<LockedFile, DelegatedFile>> {
@@ -83,19 +105,28 @@ impl FileDelegations {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a delegation; false, and nothing is noted, while the file is being recalled.
+    /// Takes note of a delegation; false, and nothing is noted, while the file is being recalled, or where one of the delegations that
+    /// it would have then is to write.
     pub(crate) fn give(&self, file: LockedFile, delegation: &Delegation) -> bool {
+        let writes = delegation.access != DelegatedAccess::Read;
         let mut files = self.files();
-        let entry = files.entry(file).or_default();
-        if entry.holders.values().any(|holder| holder.recalled) {
+        let holders = files.get(&file).map(|entry| &entry.holders);
+        let mut others = holders.into_iter().flatten();
+        if others.any(|(_, other)| other.recalled || other.writes || writes) {
             return false;
         }
         let holder = FileHolder {
             recall: Arc::clone(&delegation.recall),
+            writes,
             recalled: false,
         };
-        if entry.holders.insert(delegation.holder, holder).is_none() {
-            self.group(file).fetch_add(1, Ordering::Relaxed);
+        let entry = files.entry(file).or_default();
+        let before = entry.holders.insert(delegation.holder, holder);
+        assert!(!writes || entry.holders.len() == 1, "who writes is alone");
+        let (group, writers) = self.group(file);
+        if before.is_none() {
+            group.fetch_add(1, Ordering::Relaxed);
+            writers.fetch_add(u32::from(writes), Ordering::Relaxed);
         }
         true
     }
@@ -106,8 +137,10 @@ impl FileDelegations {
         let Some(entry) = files.get_mut(&file) else {
             return;
         };
-        if entry.holders.remove(&holder).is_some() {
-            self.group(file).fetch_sub(1, Ordering::Relaxed);
+        if let Some(ended) = entry.holders.remove(&holder) {
+            let (group, writers) = self.group(file);
+            group.fetch_sub(1, Ordering::Relaxed);
+            writers.fetch_sub(u32::from(ended.writes), Ordering::Relaxed);
         }
         if entry.holders.is_empty() {
             files.remove(&file);
@@ -121,9 +154,35 @@ impl FileDelegations {
     /// [`FsError::Delegated`].
     pub fn check_change(&self, file: LockedFile, holder: u64) -> FsResult<()> {
         // Who gave a file back may be seen late: then the table is looked at in vain.
-        if self.group(file).load(Ordering::Relaxed) == 0 {
+        if self.group(file).0.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
+        self.recall_others(file, holder)
+    }
+
+    /// Checks that a file may be read for `holder` (0: for a client that can hold nothing): what another one writes it is made to give
+    /// back, as by [`check_change`](Self::check_change).
+    ///
+    /// # Errors
+    /// [`FsError::Delegated`].
+    pub fn check_read(&self, file: LockedFile, holder: u64) -> FsResult<()> {
+        match self.writer(file) {
+            Some(writer) if writer != holder => self.recall_others(file, holder),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns who has a file delegated to write: what the file is like is known there.
+    pub fn writer(&self, file: LockedFile) -> Option<u64> {
+        if self.group(file).1.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let files = self.files();
+        let mut holders = files.get(&file)?.holders.iter();
+        holders.find_map(|(holder, held)| held.writes.then_some(*holder))
+    }
+
+    fn recall_others(&self, file: LockedFile, holder: u64) -> FsResult<()> {
         let mut files = self.files();
         let Some(entry) = files.get_mut(&file) else {
             return Ok(());
@@ -177,6 +236,7 @@ mod tests {
     fn delegation(holder: u64, calls: &Calls) -> Delegation {
         let calls = Arc::clone(calls);
         Delegation {
+            access: DelegatedAccess::Read,
             holder,
             unchanged_since: None,
             recall: Arc::new(move |file, of, why| {
@@ -211,12 +271,37 @@ mod tests {
         files.give_back(file(2), 7);
         assert!(files.check_change(file(2), 0).is_ok());
         assert!(files.files().is_empty());
-        assert!(
-            files
-                .groups
-                .iter()
-                .all(|group| group.load(Ordering::Relaxed) == 0)
+        let mut counts = files.groups.iter().chain(&files.writers);
+        assert!(counts.all(|count| count.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn who_writes_a_file_is_alone_and_is_recalled_for_readers() {
+        let (files, calls) = (FileDelegations::default(), Calls::default());
+        let writes = |holder| Delegation {
+            access: DelegatedAccess::Write { own_holds: 1 },
+            ..delegation(holder, &calls)
+        };
+        assert!(files.give(file(2), &delegation(7, &calls)));
+        assert!(files.check_read(file(2), 0).is_ok(), "only read there");
+        assert!(!files.give(file(2), &writes(8)), "another one reads");
+        assert!(!files.give(file(2), &writes(7)), "it has it");
+        files.give_back(file(2), 7);
+        assert!(files.give(file(2), &writes(8)));
+        assert!(!files.give(file(2), &delegation(7, &calls)) && !files.give(file(2), &writes(7)));
+        assert_eq!(
+            (files.writer(file(2)), files.writer(file(3))),
+            (Some(8), None)
         );
+        assert!(files.check_read(file(2), 8).is_ok() && files.check_change(file(2), 8).is_ok());
+        assert!(taken(&calls).is_empty());
+        assert_eq!(files.check_read(file(2), 7), Err(FsError::Delegated));
+        assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
+        assert_eq!(taken(&calls), [(2, 8, Recalled::ForChange)], "once");
+        files.give_back(file(2), 8);
+        assert!(files.check_read(file(2), 7).is_ok());
+        let mut counts = files.groups.iter().chain(&files.writers);
+        assert!(counts.all(|count| count.load(Ordering::Relaxed) == 0));
     }
 
     #[test]

@@ -285,6 +285,16 @@ impl FileLocks {
         entry.is_some_and(|entry| entry.locks.is_any_exclusive() || !entry.waits.is_empty())
     }
 
+    /// Returns whether who locks a file without asking would not see all locks: others than clients of NFSv4 hold one, or one is waited
+    /// for.
+    #[must_use]
+    pub fn is_locked_outside_nfs4(&self, file: LockedFile) -> bool {
+        let outside = |owner| !matches!(owner, LockOwner::Nfs4(_));
+        let all = self.locked();
+        let entry = all.files.get(&file);
+        entry.is_some_and(|entry| entry.locks.owners().any(outside) || !entry.waits.is_empty())
+    }
+
     /// Returns whether an owner of those that `of` names holds a lock or waits for one.
     #[must_use]
     pub fn is_any_held_by(&self, of: impl Fn(LockOwner) -> bool) -> bool {

@@ -44,7 +44,9 @@ pub use access_reason::{AccessReason, AccessVerdict, Holder, Right};
 pub use attr_cache::AttrCache;
 pub use clone_range::CloneSource;
 pub use error::{FsError, FsResult};
-pub use file_delegations::{Delegation, DelegationRecall, FileDelegations, Recalled};
+pub use file_delegations::{
+    DelegatedAccess, Delegation, DelegationRecall, FileDelegations, Recalled,
+};
 pub use file_locks::{FileLocks, LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile};
 pub use fs::{Fs, FsOptions, SnapDir};
 pub use locks::{ByteRange, HeldLock, LockMode, LockTable};

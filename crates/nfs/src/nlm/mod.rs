@@ -19,7 +19,9 @@ use crate::server::{Caller, Server};
 use crate::v4::Status;
 use crate::v4::state::ShareMode;
 use crate::xdr::{Malformed, Reader, Writer};
-use engine::{FileType, FsError, HeldLock, LockMode, LockOutcome, LockOwner, LockRefusal};
+use engine::{
+    FileType, FsError, FsHandle, HeldLock, LockMode, LockOutcome, LockOwner, LockRefusal,
+};
 use hosts::{MayWait, WaitedLock};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -185,9 +187,10 @@ async fn test(
     call: &Call,
     asked: &LockCall<'_>,
 ) -> Result<HeldLock<LockOwner>, Stat> {
-    let (handle, _) = file(server, at, call, asked.lock.handle).await?;
+    let (handle, caller) = file(server, at, call, asked.lock.handle).await?;
     let range = asked.lock.range()?;
-    if server.reclaiming_clients().is_some() {
+    let undelegated = undelegated(&caller.fs, &handle, asked.exclusive);
+    if !undelegated || server.reclaiming_clients().is_some() {
         return Err(Stat::DeniedGracePeriod);
     }
     let host = server.nlm().known(at.client(), asked.lock.caller);
@@ -215,12 +218,16 @@ async fn lock(
         return Err(Stat::ReadOnly);
     }
     check_grace(server, at, asked.lock.caller, asked.reclaim)?;
-    // Clients that have the file delegated lock what they read in their own caches. The client is told to ask again; what it has
-    // locked by then is locked again.
-    let granted = || match asked.exclusive && handle.snapshot.is_none() {
-        true if caller.fs.check_delegations(handle.file, 0).is_err() => Stat::DeniedGracePeriod,
-        _ => Stat::Granted,
+    // Clients that have the file delegated lock it in their own caches. The client is told to ask again; what it has locked by then is
+    // locked again.
+    let granted = || match undelegated(&caller.fs, &handle, asked.exclusive) {
+        true => Stat::Granted,
+        false => Stat::DeniedGracePeriod,
     };
+    // They hand over what they have locked, as they give the file back: nothing is to be in the way.
+    if !asked.reclaim && granted() != Stat::Granted {
+        return Err(Stat::DeniedGracePeriod);
+    }
     let host = record(server, at, asked.lock.caller)?;
     let waited = WaitedLock {
         process: asked.lock.process,
@@ -261,6 +268,16 @@ async fn lock(
             Ok(Stat::Blocked)
         }
     }
+}
+
+/// Checks that no client of NFSv4 locks a file in its own cache in a way that a lock conflicts with, and has those that may give it back.
+fn undelegated(fs: &FsHandle, handle: &FileHandle, exclusive: bool) -> bool {
+    let free = match (handle.snapshot, exclusive) {
+        (Some(_), _) => Ok(()),
+        (None, true) => fs.check_delegations(handle.file, 0),
+        (None, false) => fs.check_written_elsewhere(handle.file, 0),
+    };
+    free.is_ok()
 }
 
 fn status(refusal: LockRefusal) -> Stat {

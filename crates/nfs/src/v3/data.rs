@@ -111,7 +111,7 @@ impl Request<'_> {
         {
             Ok(after) => {
                 self.status(Status::Ok);
-                attr::wcc_unchanged(&mut self.reply, Some(&after));
+                attr::wcc_unchanged(&mut self.reply, target.if_known(Some(after)).as_ref());
                 self.reply.u64(self.server.boot_verifier());
                 Ok(self.reply.into())
             }

@@ -93,7 +93,9 @@ impl Request<'_> {
                 Some(nested) => Some((&nested.handle, &nested.attr)),
                 None => entry.attr.as_ref().map(|attr| (&dir.handle, attr)),
             };
-            write_entry(&mut self.reply, entry, file, plus);
+            let known = |attr: &Attr| dir.handle.snapshot.is_some() || fs.writer(attr.id).is_none();
+            let known = file.is_none_or(|(_, attr)| known(attr));
+            write_entry(&mut self.reply, entry, file, plus.then_some(known));
             names += ENTRY_BYTES + entry.name.len().next_multiple_of(4);
             let whole = self.reply.len() - begin + 8;
             // `dircount` is a hint about the names alone; one entry is answered in any case if it fits `maxcount`.
@@ -116,16 +118,22 @@ impl Request<'_> {
     }
 }
 
-/// Writes an entry; `file` is a handle of its dataset, and its attributes, if they can be had.
-fn write_entry(w: &mut Writer, entry: &DirEntry, file: Option<(&FileHandle, &Attr)>, plus: bool) {
+/// Writes an entry; `file` is a handle of its dataset, and its attributes, if they can be had. With `plus` come its handle, and its
+/// attributes where they are known.
+fn write_entry(
+    w: &mut Writer,
+    entry: &DirEntry,
+    file: Option<(&FileHandle, &Attr)>,
+    plus: Option<bool>,
+) {
     w.bool(true)
         .u64(entry.object)
         .opaque(&entry.name)
         .u64(entry.cookie);
-    if plus {
+    if let Some(known) = plus {
         // A snapshot not looked up yet: what it has, and by which handle, tells LOOKUP.
         let file = file.filter(|(_, attr)| !engine::is_unopened(attr.id));
-        attr::post_op(w, file.map(|(_, attr)| attr));
+        attr::post_op(w, file.map(|(_, attr)| attr).filter(|_| known));
         w.bool(file.is_some());
         if let Some((dataset, attr)) = file {
             let handle = FileHandle {

@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Credential, Refusal};
 use crate::server::{Caller, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
-use engine::{Access, Attr, FsError, IoBuf};
+use engine::{Access, Attr, FsError, FsHandle, IoBuf};
 use status::Status;
 
 /// Program number of NFS.
@@ -216,7 +216,17 @@ impl<'a> Request<'a> {
             Ok(target) => target,
             Err(status) => return self.fail(status, 0),
         };
-        match target.caller.fs.getattr(target.handle.file).await {
+        let fs = &target.caller.fs;
+        let known = match target.handle.snapshot {
+            Some(_) => Ok(()),
+            // What a client of NFSv4 writes in its own cache it is made to give back.
+            None => fs.check_written_elsewhere(target.handle.file, 0),
+        };
+        let attr = match known {
+            Ok(()) => fs.getattr(target.handle.file).await,
+            Err(error) => Err(error),
+        };
+        match attr {
             Ok(attr) => {
                 self.status(Status::Ok);
                 attr::fattr(&mut self.reply, &attr);
@@ -255,7 +265,8 @@ impl<'a> Request<'a> {
                     handle.snapshot = in_snapshot(there);
                 }
                 self.reply.opaque(&handle.encode());
-                attr::post_op(&mut self.reply, Some(&found.attr));
+                let known = is_known(&dir.caller.fs, &handle);
+                attr::post_op(&mut self.reply, Some(&found.attr).filter(|_| known));
             }
             Err(error) => {
                 self.status(error.into());
@@ -284,7 +295,7 @@ impl<'a> Request<'a> {
         {
             Ok((granted, attr)) => {
                 self.status(Status::Ok);
-                attr::post_op(&mut self.reply, Some(&attr));
+                attr::post_op(&mut self.reply, target.if_known(Some(attr)).as_ref());
                 self.reply.u32(granted.0 & wanted);
                 Ok(self.reply.into())
             }
@@ -380,9 +391,21 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Returns whether a file is as it is here: no client of NFSv4 writes it in its own cache.
+fn is_known(fs: &FsHandle, handle: &FileHandle) -> bool {
+    handle.snapshot.is_some() || fs.writer(handle.file).is_none()
+}
+
 impl Target {
     async fn attr(&self) -> Option<Attr> {
-        self.caller.fs.getattr(self.handle.file).await.ok()
+        let attr = self.caller.fs.getattr(self.handle.file).await.ok();
+        self.if_known(attr)
+    }
+
+    /// Returns the file's attributes, unless a client of NFSv4 writes it in its own cache: they are known to that one alone then, and
+    /// who needs them asks for them by GETATTR.
+    fn if_known(&self, attr: Option<Attr>) -> Option<Attr> {
+        attr.filter(|_| is_known(&self.caller.fs, &self.handle))
     }
 
     /// Returns the handle of another file of the same file system.

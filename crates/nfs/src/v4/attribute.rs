@@ -65,6 +65,7 @@ pub(super) mod number {
     pub(crate) const CHANGE_ATTR_TYPE: u32 = 79;
     pub(crate) const MODE_UMASK: u32 = 81;
     pub(crate) const XATTR_SUPPORT: u32 = 82;
+    pub(crate) const OPEN_ARGUMENTS: u32 = 86;
 }
 use number as n;
 
@@ -117,8 +118,9 @@ const SUPPORTED_0: Bitmap = Bitmap::of(&[
     n::TIME_MODIFY_SET,
     n::MOUNTED_ON_FILEID,
 ]);
-/// Served from minor version 1 on, besides.
-const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT]);
+/// Served from minor version 1 on, besides. The arguments of OPEN are an extension of minor version 2 (RFC 9754, section 3), and true of
+/// version 1 too: only clients ask that know them.
+const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT, n::OPEN_ARGUMENTS]);
 /// Served from minor version 2 on, besides.
 const SUPPORTED_2: Bitmap = Bitmap::of(&[
     n::CLONE_BLKSIZE,
@@ -131,6 +133,14 @@ const LISTS_0: Bitmap = Bitmap::of(&[n::ACL]);
 const LISTS_1: Bitmap = Bitmap::of(&[n::ACL, n::DACL]);
 /// Those whose values depend on the list of a file, or on whether it has any.
 const OF_LIST: Bitmap = Bitmap::of(&[n::SUPPORTED_ATTRS, n::ACL, n::ACLSUPPORT, n::DACL]);
+/// Those that are known to the client that has a file delegated to write.
+pub(super) const OF_WRITER: Bitmap = Bitmap::of(&[
+    n::CHANGE,
+    n::SIZE,
+    n::SPACE_USED,
+    n::TIME_METADATA,
+    n::TIME_MODIFY,
+]);
 /// Can be set.
 const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
@@ -166,6 +176,16 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::CLONE_BLKSIZE,
 ]);
 
+/// What OPEN takes (RFC 9754, section 3, `open_arguments4`): access to read, to write and both; denials; any delegation, none, and to take
+/// back what was wanted; claims by name, of what was open before a restart, by a delegation and a name, by handle, by a delegation and a
+/// handle; creation unchecked, guarded, and exclusive in both forms.
+const OPEN_ARGUMENTS: [&[u32]; 5] = [
+    &[1, 2, 3],
+    &[0, 1, 2, 3],
+    &[3, 4, 5],
+    &[0, 1, 2, 4, 5],
+    &[0, 1, 2, 3],
+];
 /// RFC 7862, section 12.2.3: NFS4_CHANGE_TYPE_IS_TIME_METADATA.
 const CHANGE_IS_TIME_METADATA: u32 = 4;
 
@@ -185,6 +205,11 @@ pub(super) fn supported(minor: u32, lists: bool) -> Bitmap {
 /// Returns whether any of the attributes needs the list of a file.
 pub(super) fn needs_list(bits: Bitmap) -> bool {
     !bits.intersection(OF_LIST).is_empty()
+}
+
+/// Returns whether any of the attributes is known to the client that has a file delegated to write.
+pub(super) fn needs_writer(bits: Bitmap) -> bool {
+    !bits.intersection(OF_WRITER).is_empty()
 }
 
 /// Returns whether any of the attributes is of the file system.
@@ -281,6 +306,11 @@ impl Described<'_> {
             n::SUPPATTR_EXCLCREAT => SETTABLE_EXCLUSIVE.intersection(self.supported()).write(w),
             n::CHANGE_ATTR_TYPE => {
                 w.u32(CHANGE_IS_TIME_METADATA);
+            }
+            n::OPEN_ARGUMENTS => {
+                for values in OPEN_ARGUMENTS {
+                    Bitmap::of(values).write(w);
+                }
             }
             _ => {}
         }

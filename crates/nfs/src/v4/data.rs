@@ -32,6 +32,7 @@ impl Compound<'_> {
                 let shared = state.check_share(&file.handle, share);
                 shared.map_err(|_| Status::Locked)?;
             }
+            file.check_read(&cred)?;
             return Ok(cred);
         }
         let client = self.session_client();

@@ -27,6 +27,8 @@ struct Entry {
     file: Option<(Attr, Vec<u8>, Option<u64>)>,
     /// Its list, if asked for and there is one.
     list: Option<Vec<u8>>,
+    /// Another client writes it: what it is like is told when it is asked for alone.
+    written_elsewhere: bool,
 }
 
 impl Compound<'_> {
@@ -96,7 +98,10 @@ impl Compound<'_> {
                 return Err(error.into());
             }
         };
+        let holder = self.holder();
+        let is_written = |attr: &Attr| dir.writer_of(attr.id, holder).is_some();
         let told = |entry: DirEntry| Entry {
+            written_elsewhere: entry.attr.as_ref().is_some_and(is_written),
             name: entry.name,
             cookie: entry.cookie,
             // A snapshot not looked up yet: what it has, and by which handle, tells LOOKUP.
@@ -137,6 +142,7 @@ impl Compound<'_> {
                 cookie,
                 file,
                 list: None,
+                written_elsewhere: false,
             });
         }
     }
@@ -157,6 +163,10 @@ impl Compound<'_> {
         for entry in entries {
             let before = w.len();
             w.bool(true).u64(entry.cookie).opaque(&entry.name);
+            let bits = match entry.written_elsewhere {
+                true => bits.without(attribute::OF_WRITER),
+                false => bits,
+            };
             match &entry.file {
                 Some((attr, handle, mounted_on)) => Described {
                     attr,

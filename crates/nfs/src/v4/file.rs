@@ -6,9 +6,13 @@ use super::bitmap::Bitmap;
 use super::compound::{Compound, Done, FileTarget, Target};
 use super::operation::{RawAttributes, StateId};
 use super::pseudo::{NodeId, PseudoTree};
+use super::state::AskedAttributes;
 use super::status::Status;
 use crate::handle::{FileHandle, in_snapshot};
-use engine::{Access, Attr, DeviceNumber, FileId, FileType, FsError, FsStat, Timestamp, XattrMode};
+use engine::{
+    Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsStat, SetAttr, Timestamp,
+    XattrMode,
+};
 
 /// Begins the handle of a directory of the pseudo file system; its number follows.
 const PSEUDO_MAGIC: [u8; 4] = *b"sbxp";
@@ -69,6 +73,29 @@ impl FileTarget {
 
     pub(super) async fn attr(&self) -> Result<Attr, FsError> {
         self.caller.fs.getattr(self.handle.file).await
+    }
+
+    /// Checks that no other client may have written what is not here, and has one that may give the file back.
+    ///
+    /// # Errors
+    /// [`FsError::Delegated`]: the caller asks again.
+    pub(super) fn check_read(&self, cred: &Cred) -> Result<(), FsError> {
+        match self.handle.snapshot {
+            Some(_) => Ok(()),
+            None => {
+                let fs = &self.caller.fs;
+                fs.check_written_elsewhere(self.handle.file, cred.holder)
+            }
+        }
+    }
+
+    /// Returns another client than `holder` that writes a file of the same file system in its own cache.
+    pub(super) fn writer_of(&self, file: FileId, holder: u64) -> Option<u64> {
+        let writer = match self.handle.snapshot {
+            Some(_) => None,
+            None => self.caller.fs.writer(file),
+        };
+        writer.filter(|writer| *writer != holder)
     }
 
     /// Returns another file of the same file system.
@@ -132,7 +159,7 @@ impl Compound<'_> {
     }
 
     /// The client as a holder of delegations; 0 of minor version 0, which is given none.
-    fn holder(&self) -> u64 {
+    pub(super) fn holder(&self) -> u64 {
         self.session_client().unwrap_or(0)
     }
 
@@ -415,7 +442,12 @@ impl Compound<'_> {
                 list: None,
             }),
             Target::File(file) => {
-                let attr = file.attr().await?;
+                let attr = match file.writer_of(file.handle.file, self.holder()) {
+                    Some(writer) if attribute::needs_writer(bits) => {
+                        self.attr_by_writer(file, writer).await?
+                    }
+                    _ => file.attr().await?,
+                };
                 // A root directory is its own parent.
                 let root = mounted && attr.parent == attr.id.object;
                 Ok(Description {
@@ -435,6 +467,44 @@ impl Compound<'_> {
                 })
             }
         }
+    }
+
+    /// Returns the attributes of a file that a client writes in its own cache (RFC 8881, section 10.4.3): its size, and, if it has
+    /// written what it has not sent yet, times and a change number of now.
+    async fn attr_by_writer(&self, file: &FileTarget, writer: u64) -> Result<Attr, Status> {
+        let asked = self.server.v4().ask_attributes(&file.handle, writer);
+        let (change, answer) = match asked {
+            AskedAttributes::Asked { change, answer } => (change, answer),
+            AskedAttributes::NotDelegated => return Ok(file.attr().await?),
+            AskedAttributes::Later => return Err(Status::Delay),
+        };
+        let told = answer.await.ok().flatten().ok_or(Status::Delay)?;
+        let attr = file.attr().await?;
+        if told.change == change || told.change == attr.change {
+            return Ok(attr);
+        }
+        // The file's own change number grows with what is told, else it would go back if the client's data were lost. Not the time of
+        // the content: the client sets that, to another one perhaps, when it sends what it wrote.
+        let set = SetAttr {
+            flags: Some(attr.flags),
+            ..SetAttr::default()
+        };
+        let cred = Cred {
+            holder: writer,
+            ..Cred::root()
+        };
+        let (fs, id) = (&file.caller.fs, file.handle.file);
+        let after = match fs.setattr(id, &set, None, &cred).await {
+            Ok(change) => change.after,
+            // Nor can the client send what it wrote.
+            Err(FsError::ReadOnly | FsError::NoSpace) => return Ok(attr),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Attr {
+            size: told.size,
+            mtime: after.ctime,
+            ..after
+        })
     }
 
     pub(super) fn pseudo_attr(&self, node: NodeId) -> Attr {

@@ -156,6 +156,7 @@ impl Compound<'_> {
         };
         let mut state = self.server.v4();
         state.check_new_state(client)?;
+        state.check_locked_elsewhere(&file.handle, Some(client))?;
         let owner = state.known_owner(owner, client, OwnerKind::Lock);
         Ok(state.test_lock(&file.handle, owner, range, mode)?)
     }

@@ -3,7 +3,7 @@
 //!
 //! Files, names and permissions are the engine's; what is open, locked and leased is kept in [`state`], and which clients may reclaim
 //! it after a restart in a record. What is stable when a reply goes out is what the engine said is, and that record. Read
-//! delegations are given, no write delegations and no layouts.
+//! and write delegations are given from minor version 1 on, and no layouts.
 
 mod acl;
 mod attribute;

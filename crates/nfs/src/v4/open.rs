@@ -8,11 +8,13 @@ use super::data::{READ, WRITE};
 use super::file::check_name;
 use super::operation::{Open, OpenClaim, OpenHow, StateId};
 use super::state::{
-    ClientId, DelegationRequest, GiveBack, OpenRequest, OwnerId, OwnerKind, OwnerSequence,
-    ShareMode,
+    ClientId, DelegationRequest, DelegationType, GiveBack, OpenRequest, OwnerId, OwnerKind,
+    OwnerSequence, ShareMode,
 };
 use super::status::Status;
-use engine::{Access, Attr, Change, CreateMode, Delegation, FileType, FsError, SetAttr};
+use engine::{
+    Access, Attr, Change, CreateMode, DelegatedAccess, Delegation, FileType, FsError, SetAttr,
+};
 use std::sync::Arc;
 
 /// OPEN4_RESULT_CONFIRM.
@@ -21,18 +23,22 @@ const RESULT_CONFIRM: u32 = 2;
 const RESULT_LOCKTYPE_POSIX: u32 = 4;
 /// What a client wants of delegations (RFC 8881, section 18.16.1): a mask, and "none".
 const WANT_MASK: u32 = 0xff00;
+const WANT_READ_DELEGATION: u32 = 0x0100;
 const WANT_NO_DELEGATION: u32 = 0x0400;
 const WANT_CANCEL: u32 = 0x0500;
 /// Signals that may come with it.
 const WANT_SIGNALS: u32 = 0x0003_0000;
-/// OPEN_DELEGATE_NONE, OPEN_DELEGATE_READ and OPEN_DELEGATE_NONE_EXT.
+/// OPEN_DELEGATE_NONE, OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE and OPEN_DELEGATE_NONE_EXT.
 const DELEGATE_NONE: u32 = 0;
 const DELEGATE_READ: u32 = 1;
+const DELEGATE_WRITE: u32 = 2;
 const DELEGATE_NONE_EXT: u32 = 3;
 /// Why there is none: WND4_NOT_WANTED, WND4_RESOURCE, WND4_CANCELLED.
 const NOT_WANTED: u32 = 0;
 const NO_RESOURCE: u32 = 2;
-const CANCELLED: u32 = 6;
+const CANCELLED: u32 = 7;
+/// NFS_LIMIT_SIZE.
+const LIMIT_SIZE: u32 = 1;
 
 /// A file found or made.
 struct Found {
@@ -66,7 +72,9 @@ impl Compound<'_> {
         let found = self.found(open).await?;
         self.check_delegated(open, &found, client)?;
         let reclaim = matches!(open.claim, OpenClaim::Previous(_));
-        self.check_openable(&found, share, reclaim).await?;
+        // What a client opened by a delegation it has open, whatever the file's mode became.
+        let opened_before = reclaim || matches!(open.claim, OpenClaim::DelegateCurrent(..));
+        self.check_openable(&found, share, opened_before).await?;
         let request = OpenRequest {
             client,
             owner,
@@ -87,6 +95,7 @@ impl Compound<'_> {
             self.server.v4().undo_open(&opened);
             return Err(status.into());
         }
+        self.server.v4().note_held(&opened);
         let delegation = self.delegate(open, &found.file, share).await;
         self.current = Some(Target::File(found.file));
         self.state = Some(opened.state);
@@ -101,7 +110,7 @@ impl Compound<'_> {
         w.u32(RESULT_LOCKTYPE_POSIX | confirm);
         found.set.write(w);
         match delegation {
-            Some(delegation) => self.write_delegation(&delegation),
+            Some((of, delegation)) => self.write_delegation(of, &delegation),
             None => self.no_delegation(open.access),
         }
         Ok(())
@@ -124,49 +133,91 @@ impl Compound<'_> {
         }
     }
 
-    /// Delegates a file that was opened to be read, where that can be.
+    /// Returns which delegation an open may be given: to read where it reads alone, to write where it writes, of those that are
+    /// reclaimed the one that there was.
+    fn delegation_type(
+        &self,
+        open: &Open<'_>,
+        file: &FileTarget,
+        share: ShareMode,
+    ) -> Option<DelegationType> {
+        let wants = open.access & WANT_MASK;
+        let refused = matches!(wants, WANT_NO_DELEGATION | WANT_CANCEL);
+        if refused || !self.server.delegates() || share.deny != 0 {
+            return None;
+        }
+        let writes = match open.claim {
+            OpenClaim::Previous(DELEGATE_WRITE) => true,
+            OpenClaim::Previous(DELEGATE_NONE) => return None,
+            _ if share.access == READ => false,
+            OpenClaim::Name(_) | OpenClaim::Handle => wants != WANT_READ_DELEGATION,
+            _ => return None,
+        };
+        match writes {
+            true => file.caller.write.then_some(DelegationType::Write),
+            false if share.access == READ => Some(DelegationType::Read),
+            false => None,
+        }
+    }
+
+    /// Delegates a file that was opened, where that can be.
     async fn delegate(
         &self,
         open: &Open<'_>,
         file: &FileTarget,
         share: ShareMode,
-    ) -> Option<StateId> {
+    ) -> Option<(DelegationType, StateId)> {
         let client = self.session_client()?;
-        let refused = matches!(open.access & WANT_MASK, WANT_NO_DELEGATION | WANT_CANCEL);
         let unchanged_since = match open.claim {
             OpenClaim::Name(_) | OpenClaim::Handle => None,
             // What the client has in its cache it keeps: the file must not have been changed since the server was started.
-            OpenClaim::Previous(kind) if kind != DELEGATE_NONE => Some(self.server.started()),
+            OpenClaim::Previous(_) => Some(self.server.started()),
             _ => return None,
         };
-        if refused || !self.server.delegates() || share.access != READ || share.deny != 0 {
-            return None;
-        }
+        let delegation_type = self.delegation_type(open, file, share)?;
         let (fs, id) = (&file.caller.fs, file.handle.file);
         let in_table = fs.clone();
-        let key = self.server.v4().begin_delegation(DelegationRequest {
+        let begun = self.server.v4().begin_delegation(DelegationRequest {
             client,
             file: file.handle,
+            delegation_type,
+            opened: (file.caller.cred.uid, share.access),
             give_back: GiveBack(Arc::new(move || in_table.give_back(id, client))),
             minor: self.minor,
         })?;
+        let own_holds = begun.own_holds;
         let delegation = Delegation {
+            access: match delegation_type {
+                DelegationType::Read => DelegatedAccess::Read,
+                DelegationType::Write => DelegatedAccess::Write { own_holds },
+            },
             holder: client,
             unchanged_since,
             recall: self.server.delegation_recall(),
         };
-        let delegated = fs.delegate(id, delegation).await;
-        self.server
-            .v4()
-            .end_delegation(key, delegated.unwrap_or(false))
+        let delegated = fs.delegate(id, delegation).await.ok().flatten();
+        let change = delegated.map(|attr| attr.change);
+        let state = self.server.v4().end_delegation(begun.key, change)?;
+        Some((delegation_type, state))
     }
 
-    fn write_delegation(&mut self, delegation: &StateId) {
+    fn write_delegation(&mut self, delegation_type: DelegationType, delegation: &StateId) {
         let w = self.w();
-        w.u32(DELEGATE_READ);
-        w.u32(delegation.sequence).opaque_fixed(&delegation.other);
-        // Not recalled already; of other users' permissions it says nothing, the client asks (ACCESS).
-        w.bool(false).u32(0).u32(0).u32(0).opaque(b"EVERYONE@");
+        w.u32(match delegation_type {
+            DelegationType::Read => DELEGATE_READ,
+            DelegationType::Write => DELEGATE_WRITE,
+        });
+        // Not recalled already.
+        w.u32(delegation.sequence)
+            .opaque_fixed(&delegation.other)
+            .bool(false);
+        if delegation_type == DelegationType::Write {
+            // RFC 8881, section 18.16.3: the client writes what it has when it closes a file that is longer. No space is set aside, so
+            // there is no file that it may keep back: it is told of a full pool and of quotas as it closes the file.
+            w.u32(LIMIT_SIZE).u64(0);
+        }
+        // Of other users' permissions it says nothing, the client asks (ACCESS).
+        w.u32(0).u32(0).u32(0).opaque(b"EVERYONE@");
     }
 
     /// Begins a request that an owner counts: ends it with the first answer if it is a repeat (minor version 0).
@@ -338,7 +389,7 @@ impl Compound<'_> {
         &self,
         found: &Found,
         share: ShareMode,
-        reclaim: bool,
+        opened_before: bool,
     ) -> Result<(), Status> {
         match found.attr.file_type {
             FileType::Regular => {}
@@ -352,8 +403,8 @@ impl Compound<'_> {
             found.file.writable()?;
         }
         let (fs, cred) = (&found.file.caller.fs, &found.file.caller.cred);
-        if found.made || (reclaim && cred.uid == found.attr.uid) {
-            // Its maker may open a file whatever its mode says, and has it open still after a restart.
+        if found.made || (opened_before && cred.uid == found.attr.uid) {
+            // Its maker may open a file whatever its mode says, and has it open still after a restart and without a delegation.
             return Ok(());
         }
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;

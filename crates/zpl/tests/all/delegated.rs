@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use zpl::{
-    Attr, CreateMode, Cred, Delegation, FileId, Fs, FsError, Recalled, SetAttr, Stability,
-    Timestamp, XattrMode,
+    Attr, CloneSource, CreateMode, Cred, DelegatedAccess, Delegation, FileId, Fs, FsError,
+    Recalled, SetAttr, Stability, Timestamp, XattrMode,
 };
 
 use crate::posix::{check, file};
@@ -80,6 +80,7 @@ const CHANGES: [(&str, Change); 12] = [
 fn delegation(holder: u64, recalls: &Arc<AtomicUsize>) -> Delegation {
     let recalls = Arc::clone(recalls);
     Delegation {
+        access: DelegatedAccess::Read,
         holder,
         unchanged_since: None,
         recall: Arc::new(move |_, _, why| {
@@ -100,8 +101,9 @@ async fn refused(fs: Fs, root: FileId, what: &'static str, change: Change, tried
     let data = runtime::IoBuf::copy_from(b"before");
     let written = fs.write(id, 0, data, Stability::Unstable, &admin).await;
     assert!(written.is_ok());
-    assert_eq!(fs.delegate(id, &delegation(7, &recalls)).await, Ok(true));
     let before = fs.getattr(id).await.expect("there");
+    let given = fs.delegate(id, &delegation(7, &recalls)).await;
+    assert_eq!(given, Ok(Some(before.clone())));
     for _ in 0..2 {
         assert_eq!(
             change(&fs, root, id, &admin).await,
@@ -145,11 +147,76 @@ fn only_what_was_not_changed_since_the_restart_is_reclaimed() {
             unchanged_since: Some(since),
             ..delegation(7, &recalls)
         };
-        assert_eq!(fs.delegate(id, &reclaim(changed)).await, Ok(false));
-        assert_eq!(fs.delegate(id, &reclaim(later)).await, Ok(true));
+        assert_eq!(fs.delegate(id, &reclaim(changed)).await, Ok(None));
+        let given = fs.delegate(id, &reclaim(later)).await;
+        assert!(given.is_ok_and(|attr| attr.is_some()));
         assert_eq!(
             fs.delegate(root, &reclaim(later)).await,
             Err(FsError::IsDirectory)
         );
+    });
+}
+
+#[test]
+fn what_one_client_writes_others_read_when_it_was_given_back() {
+    check(|fs, root| async move {
+        let (admin, recalls) = (Cred::root(), Arc::default());
+        let id = file(&fs, root, "f", 0o644, &admin).await;
+        let copy = file(&fs, root, "copy", 0o644, &admin).await;
+        let data = runtime::IoBuf::copy_from(&[7; 4096]);
+        let written = fs.write(id, 0, data, Stability::Unstable, &admin).await;
+        assert!(written.is_ok());
+        let writes = |own_holds| Delegation {
+            access: DelegatedAccess::Write { own_holds },
+            ..delegation(7, &recalls)
+        };
+        for _ in 0..2 {
+            assert!(fs.hold(id).await.is_ok());
+        }
+        // Others hold it, too: they have it open, and read it without asking.
+        assert_eq!(fs.delegate(id, &writes(1)).await, Ok(None));
+        fs.release(id);
+        assert!(
+            fs.delegate(id, &writes(1))
+                .await
+                .is_ok_and(|attr| attr.is_some())
+        );
+        let read = |cred: Cred| {
+            let fs = fs.clone();
+            async move { fs.read(id, 0, 10, &cred).await.map(|data| data.len()) }
+        };
+        let holder = Cred {
+            holder: 7,
+            ..Cred::root()
+        };
+        assert_eq!(read(holder.clone()).await, Ok(10));
+        assert_eq!(recalls.load(Ordering::Relaxed), 0, "its own");
+        assert_eq!(read(Cred::root()).await, Err(FsError::Delegated));
+        let source = CloneSource {
+            fs: &fs,
+            file: id,
+            offset: 0,
+            len: 4096,
+            may_be_shorter: false,
+        };
+        let cloned = fs
+            .clone_range(copy, 0, source, Stability::Unstable, &admin)
+            .await;
+        assert!(
+            matches!(cloned, Err(FsError::Delegated | FsError::NotSupported)),
+            "{cloned:?}"
+        );
+        let write = |cred: Cred| {
+            let (fs, data) = (fs.clone(), runtime::IoBuf::copy_from(b"after"));
+            async move {
+                fs.write(id, 0, data, Stability::Unstable, &cred)
+                    .await
+                    .map(drop)
+            }
+        };
+        assert_eq!(write(Cred::root()).await, Err(FsError::Delegated));
+        assert_eq!(recalls.load(Ordering::Relaxed), 1, "recalled once");
+        // It sends what it wrote before it gives the file back.
+        assert_eq!(write(holder).await, Ok(()));
     });
 }

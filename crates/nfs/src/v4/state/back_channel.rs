@@ -1,12 +1,16 @@
-//! The back channels of sessions (RFC 8881, section 2.10.3.1): by them clients are asked to give delegations back (section 20.2).
+//! The back channels of sessions (RFC 8881, section 2.10.3.1): by them clients are asked to give delegations back (section 20.2), and
+//! what a file is like that they write (section 20.1).
 //!
 //! One call of a session is under way at once, in slot 0. A call that is not answered is sent again, as it was, when the connection
-//! is another one or [`ANSWER_NS`] have gone; the client then answers it from its slot.
+//! is another one or [`ANSWER_NS`] have gone; the client then answers it from its slot. Attributes that no request waits for any more
+//! are not asked for again: the call behind them takes their place, and is sent again if the client answers it with what its slot has.
 
-use super::delegations::DelegationState;
-use super::{ClientId, SessionId, StateEntry, StateKey, StateKind, StateTable};
+use super::clients::ClientRequest;
+use super::{ClientId, SessionId, StateEntry, StateKind, StateTable};
 use crate::connection::ClientConnection;
 use crate::rpc;
+use crate::v4::attribute::number;
+use crate::v4::bitmap::Bitmap;
 use crate::v4::operation::{CallbackCredential, CallbackProgram};
 use crate::v4::status::Status;
 use crate::xdr::{Reader, Result as XdrResult};
@@ -16,7 +20,10 @@ use std::sync::{Arc, Weak};
 const ANSWER_NS: u64 = 10_000_000_000;
 /// Connections of a session that calls may be sent by; Linux has up to 16.
 const CONNECTIONS_MAX: usize = 16;
+/// Attributes that a client answers with, in bytes.
+const ATTRIBUTE_BYTES_MAX: usize = 1024;
 /// Operations of CB_COMPOUND (RFC 8881, section 20).
+const CB_GETATTR: u32 = 3;
 const CB_RECALL: u32 = 4;
 const CB_SEQUENCE: u32 = 11;
 /// Statuses that a client answers with.
@@ -26,11 +33,20 @@ const DELAY: u32 = 10008;
 const BAD_STATE_ID: u32 = 10025;
 const SEQUENCE_MISORDERED: u32 = 10063;
 
+/// A file as the client has it that writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WriterAttributes {
+    /// What `change` was as the file was delegated; another value if the client has written what it did not send yet.
+    pub(crate) change: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
 /// A call that was sent and not answered.
 #[derive(Debug)]
 struct CallUnderWay {
     xid: u32,
-    recalled: StateKey,
+    request: ClientRequest,
     sent_ns: u64,
     by: Weak<ClientConnection>,
 }
@@ -49,6 +65,7 @@ pub(super) struct BackChannel {
 /// What a client answered.
 enum CallbackAnswer {
     Recalled,
+    Attributes(WriterAttributes),
     Again,
     Misordered,
     Failed,
@@ -65,9 +82,9 @@ impl BackChannel {
         }
     }
 
-    /// Returns the delegation that a call under way is about, as the session ends.
-    pub(super) fn recalled(self) -> Option<StateKey> {
-        self.under_way.map(|call| call.recalled)
+    /// Returns what a call under way asks for, as the session ends.
+    pub(super) fn unanswered(self) -> Option<ClientRequest> {
+        self.under_way.map(|call| call.request)
     }
 
     fn connection(&self) -> Option<Arc<ClientConnection>> {
@@ -85,7 +102,7 @@ impl BackChannel {
         self.connections.push(Arc::downgrade(connection));
     }
 
-    fn message(&self, xid: u32, session: &SessionId, recall: &Recall) -> Vec<u8> {
+    fn message(&self, xid: u32, session: &SessionId, request: &CallbackArguments) -> Vec<u8> {
         let credential = match &self.program.credential {
             CallbackCredential::None => None,
             CallbackCredential::Sys(body) => Some(body.as_slice()),
@@ -101,17 +118,26 @@ impl BackChannel {
             .u32(0)
             .u32(0)
             .u32(0);
-        w.u32(CB_RECALL)
-            .u32(recall.sequence)
-            .opaque_fixed(&recall.other);
-        // Of the whole file.
-        w.bool(false).opaque(&recall.handle);
+        match request.request {
+            ClientRequest::Recall(_) => {
+                w.u32(CB_RECALL)
+                    .u32(request.sequence)
+                    .opaque_fixed(&request.other);
+                // Of the whole file.
+                w.bool(false).opaque(&request.handle);
+            }
+            ClientRequest::Attributes(_) => {
+                w.u32(CB_GETATTR).opaque(&request.handle);
+                Bitmap::of(&[number::CHANGE, number::SIZE]).write(&mut w);
+            }
+        }
         w.into_bytes()
     }
 }
 
-/// What CB_RECALL names.
-struct Recall {
+/// What a call says of a delegation.
+struct CallbackArguments {
+    request: ClientRequest,
     sequence: u32,
     other: [u8; 12],
     handle: Vec<u8>,
@@ -152,8 +178,23 @@ fn answer(message: &[u8]) -> XdrResult<CallbackAnswer> {
         // One that the client does not know it may not know yet: the answer that gives it may be under way.
         (CB_RECALL, BAD_HANDLE | BAD_STATE_ID) => CallbackAnswer::Again,
         (CB_RECALL, OK) => CallbackAnswer::Recalled,
+        (CB_GETATTR, OK) => {
+            attributes(&mut r)?.map_or(CallbackAnswer::Again, CallbackAnswer::Attributes)
+        }
         _ => CallbackAnswer::Again,
     })
+}
+
+/// Reads `fattr4`: the first two attributes, by their numbers, are those that were asked for; `None` where they are not there.
+fn attributes(r: &mut Reader<'_>) -> XdrResult<Option<WriterAttributes>> {
+    let bits = Bitmap::read(r)?;
+    let mut values = Reader::new(r.opaque(ATTRIBUTE_BYTES_MAX)?);
+    let first: Vec<u32> = bits.numbers().take(2).collect();
+    if first != [number::CHANGE, number::SIZE] {
+        return Ok(None);
+    }
+    let (change, size) = (values.u64()?, values.u64()?);
+    Ok(Some(WriterAttributes { change, size }))
 }
 
 impl StateTable {
@@ -205,7 +246,7 @@ impl StateTable {
     /// Sends a client what it is to be told, as far as its sessions have no call under way.
     pub(super) fn call_back(&mut self, client: ClientId) {
         let sessions = match self.clients.get(&client) {
-            Some(client) if !client.recalls.is_empty() => client.back_sessions.clone(),
+            Some(client) if !client.requests.is_empty() => client.back_sessions.clone(),
             _ => return,
         };
         for id in sessions {
@@ -231,32 +272,37 @@ impl StateTable {
         let Some(connection) = back.connection() else {
             return;
         };
-        while let Some(key) = client.recalls.pop_front() {
+        while let Some(request) = client.requests.pop_front() {
+            let key = request.key();
             let Some(StateEntry {
                 file,
                 sequence,
-                kind: StateKind::Delegation(DelegationState { .. }),
+                kind: StateKind::Delegation(_),
                 ..
             }) = self.states.get(&key)
             else {
                 // Given back meanwhile.
                 continue;
             };
-            let recall = Recall {
+            if matches!(request, ClientRequest::Attributes(_)) && !self.asked.contains_key(&key) {
+                continue;
+            }
+            let arguments = CallbackArguments {
+                request,
                 sequence: *sequence,
                 other: super::state_id_other(self.boot, self.secret, key),
                 handle: file.encode(),
             };
-            if connection.send(back.message(xid, id, &recall)) {
+            if connection.send(back.message(xid, id, &arguments)) {
                 back.under_way = Some(CallUnderWay {
                     xid,
-                    recalled: key,
+                    request,
                     sent_ns: now_ns,
                     by: Arc::downgrade(&connection),
                 });
                 self.calls_back.insert(xid, *id);
             } else {
-                client.recalls.push_front(key);
+                client.requests.push_front(request);
             }
             return;
         }
@@ -293,12 +339,24 @@ impl StateTable {
             // One that was misordered had been answered before, and its answer was lost.
             back.sequence = back.sequence.wrapping_add(1);
         }
-        if matches!(answered, CallbackAnswer::Recalled) {
-            self.call_back(client_id);
-        } else if let Some(client) = self.clients.get_mut(&client_id) {
-            // Again with the next tick.
-            client.recalls.push_front(call.recalled);
+        match (call.request, answered) {
+            (ClientRequest::Recall(_), CallbackAnswer::Recalled) => {}
+            (ClientRequest::Attributes(key), CallbackAnswer::Attributes(told)) => {
+                self.attributes_told(key, Some(told));
+            }
+            // What it does not tell it is to give back.
+            (ClientRequest::Attributes(key), CallbackAnswer::Again) => {
+                self.attributes_told(key, None);
+            }
+            (request, _) => {
+                // Again with the next tick.
+                if let Some(client) = self.clients.get_mut(&client_id) {
+                    client.requests.push_front(request);
+                }
+                return;
+            }
         }
+        self.call_back(client_id);
     }
 
     /// Gives up calls that are not answered, and sends what was to be sent again.
@@ -324,11 +382,11 @@ impl StateTable {
             if let Some(call) = back.under_way.take_if(over) {
                 self.calls_back.remove(&xid);
                 if let Some(client) = self.clients.get_mut(&client) {
-                    client.recalls.push_front(call.recalled);
+                    client.requests.push_front(call.request);
                 }
             }
         }
-        for client in self.recalled_clients() {
+        for client in self.clients_to_call() {
             self.call_back(client);
         }
     }

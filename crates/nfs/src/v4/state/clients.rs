@@ -22,6 +22,22 @@ impl From<&Credential> for Principal {
     }
 }
 
+/// What a client is asked for of a file that it has delegated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClientRequest {
+    /// To give it back.
+    Recall(StateKey),
+    /// Its size, and whether it was written.
+    Attributes(StateKey),
+}
+
+impl ClientRequest {
+    pub(super) fn key(self) -> StateKey {
+        let (Self::Recall(key) | Self::Attributes(key)) = self;
+        key
+    }
+}
+
 /// A client.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -41,7 +57,7 @@ pub(super) struct Client {
     /// Delegations it has, those it lost and was not told of all, and those it is to be called for.
     pub(super) delegations: usize,
     pub(super) revoked: usize,
-    pub(super) recalls: VecDeque<StateKey>,
+    pub(super) requests: VecDeque<ClientRequest>,
     /// Sessions by which it is called.
     pub(super) back_sessions: BTreeSet<SessionId>,
     /// RECLAIM_COMPLETE was called.
@@ -301,7 +317,7 @@ impl StateTable {
             states: 0,
             delegations: 0,
             revoked: 0,
-            recalls: VecDeque::new(),
+            requests: VecDeque::new(),
             back_sessions: BTreeSet::new(),
             reclaimed: false,
             recorded: false,

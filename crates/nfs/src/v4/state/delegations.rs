@@ -1,14 +1,18 @@
-//! Read delegations (RFC 8881, section 10.4): a client opens and reads a file without asking, until it is called to give it back.
+//! Delegations (RFC 8881, section 10.4): a client opens and reads a file without asking, or opens, reads, writes and locks it, until it
+//! is called to give it back.
 //!
-//! What this table knows of a delegation decides what NFSv4's clients may open; changes of the file, by whichever protocol, wait for
-//! `zpl`'s table, which has it recalled here. A delegation that was recalled and is not given back within a lease is revoked,
-//! at once if its client's lease has run out.
+//! What this table knows of a delegation decides what NFSv4's clients may open; changes of the file, by whichever protocol, and reads of
+//! what a client writes, wait for `zpl`'s table, which has it recalled here. A delegation that was recalled and is not given back
+//! within a lease is revoked, at once if its client's lease has run out.
+//! What a file is like that a client writes, others are told by way of that client (section 10.4.3).
 
+use super::back_channel::WriterAttributes;
+use super::clients::ClientRequest;
 use super::{ClientId, FileState, ShareMode, StateEntry, StateKey, StateKind, StateTable};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
 use crate::v4::status::Status;
-use engine::{LockedFile, Recalled};
+use engine::{LockedFile, Recalled, Reply, ReplySender};
 use std::sync::Arc;
 
 /// Delegations of one client, and of all.
@@ -18,6 +22,11 @@ const DELEGATIONS_MAX: usize = 1 << 16;
 const PAUSE_NS: u64 = 30_000_000_000;
 /// Files of which that is remembered.
 const PAUSES_MAX: usize = 4096;
+/// How long a client may take to tell the attributes of a file that it writes, before it is to give it back: 2 s. Time is told about
+/// once a second, so who waits is answered within 4 s.
+const ATTRIBUTES_NS: u64 = 2_000_000_000;
+/// Requests that wait for the attributes of one file.
+const ASKING_MAX: usize = 64;
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 
@@ -31,9 +40,21 @@ impl std::fmt::Debug for GiveBack {
     }
 }
 
+/// What a client may do in its own cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DelegationType {
+    Read,
+    Write,
+}
+
 /// What a delegation has.
 #[derive(Debug, Clone)]
 pub(super) struct DelegationState {
+    delegation_type: DelegationType,
+    /// The user and the access of the open that it was given with.
+    opened: (u32, u32),
+    /// `change` as it was given.
+    change: u64,
     /// Ends it in the table of all protocols.
     give_back: GiveBack,
     /// Since when the client is called to give it back.
@@ -46,8 +67,45 @@ pub(super) struct DelegationState {
 pub(crate) struct DelegationRequest {
     pub(crate) client: ClientId,
     pub(crate) file: FileHandle,
+    pub(crate) delegation_type: DelegationType,
+    /// The user that opens the file, and what for: reading (1) and writing (2).
+    pub(crate) opened: (u32, u32),
     pub(crate) give_back: GiveBack,
     pub(crate) minor: u32,
+}
+
+/// A delegation that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BegunDelegation {
+    pub(crate) key: StateKey,
+    /// How often the client has the file open, and holds it therefore.
+    pub(crate) own_holds: u64,
+}
+
+/// Those who wait for what a client tells of a file.
+pub(super) struct AttributeQuery {
+    since_ns: u64,
+    asking: Vec<ReplySender<Option<WriterAttributes>>>,
+}
+
+impl std::fmt::Debug for AttributeQuery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} since {} ns", self.asking.len(), self.since_ns)
+    }
+}
+
+/// What becomes of a question for the attributes of a file that a client writes.
+pub(crate) enum AskedAttributes {
+    /// The client is asked. `None` is answered, or nothing, if it does not tell: the file is being given back then.
+    Asked {
+        /// What `change` was as the file was delegated.
+        change: u64,
+        answer: Reply<Option<WriterAttributes>>,
+    },
+    /// The file is not delegated any more, or not yet.
+    NotDelegated,
+    /// It is being given back: the caller asks again.
+    Later,
 }
 
 /// How many delegations there are, and what became of those that were.
@@ -64,16 +122,36 @@ pub struct DelegationCounts {
 }
 
 impl ShareMode {
-    /// Whether an open is in the way of a read delegation of another client.
-    fn ends_delegations(self) -> bool {
-        self.access & WRITE != 0 || self.deny != 0
+    /// Whether an open is in the way of a delegation of another client.
+    fn ends(self, delegation_type: DelegationType) -> bool {
+        self.access & WRITE != 0 || self.deny != 0 || delegation_type == DelegationType::Write
+    }
+}
+
+impl DelegationState {
+    /// Returns the user that has the file open by the delegation for an access, reading (1) or writing (2), as far as that is known.
+    ///
+    /// # Errors
+    /// [`Status::OpenMode`].
+    pub(super) fn user_of(&self, access: u32) -> Result<Option<u32>, Status> {
+        let (uid, opened) = self.opened;
+        match self.delegation_type {
+            DelegationType::Read if access & WRITE != 0 => Err(Status::OpenMode),
+            // Who opened it is not known here: the caller's permission is checked.
+            DelegationType::Read => Ok(None),
+            DelegationType::Write => Ok((opened & access == access).then_some(uid)),
+        }
     }
 }
 
 impl StateTable {
-    /// Begins to delegate a file that a client has opened to read: opens of others have it recalled from now on. `None` where it
-    /// cannot be: the client cannot be called, others have the file open to write, it was recalled lately, there are too many.
-    pub(crate) fn begin_delegation(&mut self, request: DelegationRequest) -> Option<StateKey> {
+    /// Begins to delegate a file that a client has opened: opens of others have it recalled from now on. `None` where it cannot be:
+    /// the client cannot be called, others have the file open (to write, if it is to be read), it was recalled lately, there are too
+    /// many.
+    pub(crate) fn begin_delegation(
+        &mut self,
+        request: DelegationRequest,
+    ) -> Option<BegunDelegation> {
         let client = self.clients.get(&request.client)?;
         if request.file.snapshot.is_some()
             // Those that were revoked are kept until the client frees them.
@@ -84,19 +162,21 @@ impl StateTable {
         {
             return None;
         }
-        if self
-            .files
-            .get(&request.file)
-            .is_some_and(|file| self.forbids_delegation(file, request.client))
-        {
-            return None;
-        }
+        let file = self.files.get(&request.file);
+        let own_holds = match file {
+            Some(file) if self.forbids_delegation(file, &request) => return None,
+            Some(file) => file.opens.len() as u64,
+            None => 0,
+        };
         let entry = StateEntry {
             client: request.client,
             owner: 0,
             file: request.file,
             sequence: 0,
             kind: StateKind::Delegation(DelegationState {
+                delegation_type: request.delegation_type,
+                opened: request.opened,
+                change: 0,
                 give_back: request.give_back,
                 recalled_ns: None,
                 given: false,
@@ -112,46 +192,50 @@ impl StateTable {
         if let Some(client) = self.clients.get_mut(&request.client) {
             client.delegations += 1;
         }
-        Some(key)
+        Some(BegunDelegation { key, own_holds })
     }
 
-    /// Whether a file is open to write, or delegated to the client or being given back by another one.
-    fn forbids_delegation(&self, file: &FileState, client: ClientId) -> bool {
-        let writes = |share: &ShareMode| share.access & WRITE != 0 || share.deny & READ != 0;
-        let open =
-            file.opens
-                .iter()
-                .any(|key| match self.states.get(key).map(|entry| &entry.kind) {
-                    Some(StateKind::Open(open)) => writes(&open.share),
-                    _ => false,
-                });
-        let held = |entry: &StateEntry| match &entry.kind {
-            StateKind::Delegation(held) => entry.client == client || held.recalled_ns.is_some(),
+    /// Whether a file is open in a way that a delegation forbids, or delegated already.
+    fn forbids_delegation(&self, file: &FileState, request: &DelegationRequest) -> bool {
+        let writes = request.delegation_type == DelegationType::Write;
+        let changes = |share: &ShareMode| share.access & WRITE != 0 || share.deny & READ != 0;
+        let in_the_way = |entry: &StateEntry| match &entry.kind {
+            // One that is not held yet would be taken for another's.
+            StateKind::Open(open) if writes => entry.client != request.client || !open.held,
+            StateKind::Open(open) => changes(&open.share),
+            StateKind::Delegation(held) => {
+                let alone = writes || held.delegation_type == DelegationType::Write;
+                alone || entry.client == request.client || held.recalled_ns.is_some()
+            }
             _ => false,
         };
-        let delegated = file
-            .delegations
-            .iter()
-            .any(|key| self.states.get(key).is_some_and(held));
-        open || delegated || file.outside.values().any(writes)
+        let mut states = file.opens.iter().chain(&file.delegations);
+        states.any(|key| self.states.get(key).is_some_and(in_the_way))
+            || file.outside.values().any(|share| writes || changes(share))
     }
 
     /// Ends what [`Self::begin_delegation`] began: returns the delegation's state id, or `None` if another client came in between.
-    pub(crate) fn end_delegation(&mut self, key: StateKey, delegated: bool) -> Option<StateId> {
-        let locked = |table: &Self, file: &FileHandle| table.locks.denies_readers(file.locked());
+    /// `change` is that of the file as it was delegated, `None` where it was not.
+    pub(crate) fn end_delegation(&mut self, key: StateKey, change: Option<u64>) -> Option<StateId> {
         let entry = self.states.get(&key)?;
+        let file = entry.file.locked();
         let free = match &entry.kind {
-            StateKind::Delegation(held) => held.recalled_ns.is_none() && !locked(self, &entry.file),
+            StateKind::Delegation(held) if held.recalled_ns.is_some() => false,
+            StateKind::Delegation(held) => match held.delegation_type {
+                DelegationType::Read => !self.locks.denies_readers(file),
+                DelegationType::Write => !self.locks.is_locked_outside_nfs4(file),
+            },
             _ => false,
         };
-        if !delegated || !free {
+        let Some(change) = change.filter(|_| free) else {
             self.remove_state(key);
             return None;
-        }
+        };
         if let Some(StateKind::Delegation(held)) =
             self.states.get_mut(&key).map(|entry| &mut entry.kind)
         {
             held.given = true;
+            held.change = change;
         }
         self.delegations.given += 1;
         Some(self.changed(key))
@@ -167,31 +251,91 @@ impl StateTable {
         client: Option<ClientId>,
         share: ShareMode,
     ) -> Result<(), Status> {
-        if !share.ends_delegations() || self.delegations.held == 0 {
+        if self.delegations.held == 0 {
             return Ok(());
         }
-        let held = self.delegations_of(file, |of| Some(of) != client);
-        for key in &held {
-            self.recall(*key);
+        let ends = |of: ClientId, held: &DelegationState| {
+            Some(of) != client && share.ends(held.delegation_type)
+        };
+        for key in self.delegations_of(file, ends) {
+            self.recall(key);
         }
         // Those of clients that are gone are revoked by now.
-        match self
-            .delegations_of(file, |of| Some(of) != client)
-            .is_empty()
-        {
+        match self.delegations_of(file, ends).is_empty() {
             true => Ok(()),
             false => Err(Status::Delay),
         }
     }
 
-    fn delegations_of(&self, file: &FileHandle, of: impl Fn(ClientId) -> bool) -> Vec<StateKey> {
+    /// Begins to ask a client for the attributes of a file that it has delegated to write.
+    pub(crate) fn ask_attributes(
+        &mut self,
+        file: &FileHandle,
+        client: ClientId,
+    ) -> AskedAttributes {
+        let given = |of: ClientId, held: &DelegationState| {
+            of == client && held.given && held.delegation_type == DelegationType::Write
+        };
+        let Some(key) = self.delegations_of(file, given).first().copied() else {
+            return AskedAttributes::NotDelegated;
+        };
+        let held = match self.states.get(&key).map(|entry| &entry.kind) {
+            Some(StateKind::Delegation(held)) if held.recalled_ns.is_none() => held,
+            _ => return AskedAttributes::Later,
+        };
+        let change = held.change;
+        if self.is_expired(client) || !self.can_be_called(client) {
+            self.recall(key);
+            return AskedAttributes::Later;
+        }
+        let since_ns = self.now_ns;
+        let fresh = !self.asked.contains_key(&key);
+        let query = self.asked.entry(key).or_insert_with(|| AttributeQuery {
+            since_ns,
+            asking: Vec::new(),
+        });
+        if query.asking.len() >= ASKING_MAX {
+            return AskedAttributes::Later;
+        }
+        let (sender, answer) = engine::reply();
+        query.asking.push(sender);
+        if let (true, Some(client)) = (fresh, self.clients.get_mut(&client)) {
+            let request = ClientRequest::Attributes(key);
+            client.requests.push_back(request);
+        }
+        self.call_back(client);
+        AskedAttributes::Asked { change, answer }
+    }
+
+    /// Answers those who wait for the attributes of a file. What its client does not tell (`None`) it is to give back.
+    pub(super) fn attributes_told(&mut self, key: StateKey, told: Option<WriterAttributes>) {
+        let Some(query) = self.asked.remove(&key) else {
+            return;
+        };
+        if told.is_none() {
+            self.recall(key);
+        }
+        for sender in query.asking {
+            sender.send(told);
+        }
+    }
+
+    fn delegations_of(
+        &self,
+        file: &FileHandle,
+        of: impl Fn(ClientId, &DelegationState) -> bool,
+    ) -> Vec<StateKey> {
+        let wanted = |entry: &StateEntry| match &entry.kind {
+            StateKind::Delegation(held) => of(entry.client, held),
+            _ => false,
+        };
         let held = self
             .files
             .get(file)
             .into_iter()
             .flat_map(|file| &file.delegations);
         held.copied()
-            .filter(|key| self.states.get(key).is_some_and(|entry| of(entry.client)))
+            .filter(|key| self.states.get(key).is_some_and(wanted))
             .collect()
     }
 
@@ -203,7 +347,7 @@ impl StateTable {
             snapshot: None,
             file: locked.file,
         };
-        for key in self.delegations_of(&file, |of| of == client) {
+        for key in self.delegations_of(&file, |of, _| of == client) {
             match why {
                 Recalled::ForChange => self.recall(key),
                 Recalled::Replaced => self.revoke(key),
@@ -228,7 +372,7 @@ impl StateTable {
                 self.pauses.insert(file, now_ns);
             }
             if let Some(client) = self.clients.get_mut(&client) {
-                client.recalls.push_back(key);
+                client.requests.push_back(ClientRequest::Recall(key));
             }
         }
         if self.is_expired(client) {
@@ -278,6 +422,8 @@ impl StateTable {
         held: &DelegationState,
     ) {
         self.recalled.remove(&key);
+        // Who waits for its attributes asks again.
+        self.asked.remove(&key);
         self.delegations.held = self.delegations.held.saturating_sub(1);
         if let Some(client) = self.clients.get_mut(&entry.client) {
             client.delegations = client.delegations.saturating_sub(1);
@@ -327,7 +473,7 @@ impl StateTable {
         }
     }
 
-    /// Revokes what was recalled a lease ago.
+    /// Revokes what was recalled a lease ago, and recalls what its client says nothing of.
     pub(super) fn advance_recalls(&mut self) {
         let (now_ns, lease_ns) = (self.now_ns, self.lease_ns);
         self.pauses
@@ -339,11 +485,19 @@ impl StateTable {
         for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.revoke(key);
         }
+        let silent = self
+            .asked
+            .iter()
+            .filter(|(_, query)| now_ns.saturating_sub(query.since_ns) > ATTRIBUTES_NS);
+        for key in silent.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.attributes_told(key, None);
+        }
     }
 
-    /// Returns the clients that are to give something back.
-    pub(super) fn recalled_clients(&self) -> Vec<ClientId> {
-        let entries = self.recalled.keys().filter_map(|key| self.states.get(key));
+    /// Returns the clients that are to give something back, or to tell something.
+    pub(super) fn clients_to_call(&self) -> Vec<ClientId> {
+        let keys = self.recalled.keys().chain(self.asked.keys());
+        let entries = keys.filter_map(|key| self.states.get(key));
         let mut clients: Vec<ClientId> = entries.map(|entry| entry.client).collect();
         clients.dedup();
         clients

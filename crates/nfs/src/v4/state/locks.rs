@@ -1,7 +1,7 @@
 //! Byte-range locks (RFC 7530, section 9.2): lock owners have lock states under the open states of files, and ranges in the files'
 //! lock tables, which are those of all protocols. A lock that is held is answered at once: clients ask again.
 
-use super::{ClientId, OwnerId, StateEntry, StateKey, StateKind, StateTable, exhausted};
+use super::{ClientId, OwnerId, ShareMode, StateEntry, StateKey, StateKind, StateTable, exhausted};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
 use crate::v4::status::Status;
@@ -46,6 +46,19 @@ impl From<Status> for LockDenied {
 }
 
 impl StateTable {
+    /// Checks that no client but `client` locks a file in its own cache.
+    ///
+    /// # Errors
+    /// [`Status::Delay`]: the client asks again.
+    pub(crate) fn check_locked_elsewhere(
+        &mut self,
+        file: &FileHandle,
+        client: Option<ClientId>,
+    ) -> Result<(), Status> {
+        let share = ShareMode { access: 1, deny: 0 };
+        self.check_delegations(file, client, share)
+    }
+
     /// LOCK.
     pub(crate) fn lock(&mut self, request: &LockRequest) -> Result<StateId, LockDenied> {
         let (open, owner, known) = self.locker(request)?;

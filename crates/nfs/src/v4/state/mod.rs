@@ -15,7 +15,7 @@ mod sessions;
 
 pub(super) use clients::{ClientId, Principal};
 pub use delegations::DelegationCounts;
-pub(super) use delegations::{DelegationRequest, GiveBack};
+pub(super) use delegations::{AskedAttributes, DelegationRequest, DelegationType, GiveBack};
 pub(super) use locks::{LockDenied, LockRequest, LockerState};
 pub(super) use opens::OpenRequest;
 pub(crate) use opens::ShareMode;
@@ -26,6 +26,7 @@ use super::operation::StateId;
 use super::status::Status;
 use crate::handle::FileHandle;
 use clients::{Client, ClientNames};
+use delegations::AttributeQuery;
 use engine::{FileId, FileLocks, FsHandle, LockOwner};
 use owners::Owner;
 use recovery::Recovery;
@@ -58,7 +59,7 @@ enum StateKind {
     Lock {
         open: StateKey,
     },
-    /// A read delegation.
+    /// A read or write delegation.
     Delegation(delegations::DelegationState),
     /// A delegation that was taken from its client, until the client frees the state id.
     Revoked,
@@ -137,6 +138,8 @@ pub(crate) struct StateTable {
     expired: BTreeSet<u64>,
     /// Delegations that are being given back, and since when.
     recalled: BTreeMap<StateKey, u64>,
+    /// Attributes that clients are asked for of files that they write.
+    asked: BTreeMap<StateKey, AttributeQuery>,
     /// Files that were recalled lately, and when.
     pauses: BTreeMap<FileHandle, u64>,
     delegations: DelegationCounts,
@@ -170,6 +173,7 @@ impl StateTable {
             contested: BTreeSet::new(),
             expired: BTreeSet::new(),
             recalled: BTreeMap::new(),
+            asked: BTreeMap::new(),
             pauses: BTreeMap::new(),
             delegations: DelegationCounts::default(),
             calls_back: BTreeMap::new(),

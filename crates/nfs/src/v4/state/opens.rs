@@ -35,8 +35,9 @@ pub(super) struct OpenState {
     uid: u32,
     /// Lock states under it.
     pub(super) locks: BTreeSet<StateKey>,
-    /// Where the file is held.
+    /// Where the file is held, and whether it is by now.
     pub(super) fs: FsHandle,
+    pub(super) held: bool,
 }
 
 /// An open to be registered.
@@ -100,6 +101,7 @@ impl StateTable {
                         uid: request.uid,
                         locks: BTreeSet::new(),
                         fs: request.fs,
+                        held: false,
                     }),
                 };
                 let key = self.add_state(entry, request.minor)?;
@@ -122,6 +124,16 @@ impl StateTable {
             fresh,
             confirm,
         })
+    }
+
+    /// Notes that the file of an open is held.
+    pub(crate) fn note_held(&mut self, opened: &Opened) {
+        if let Ok(key) = self.key_of(&opened.state, 0)
+            && let Some(StateKind::Open(open)) =
+                self.states.get_mut(&key).map(|entry| &mut entry.kind)
+        {
+            open.held = true;
+        }
     }
 
     /// Takes back an open that led to nothing.
@@ -225,12 +237,11 @@ impl StateTable {
         let (of, confirmed) = (entry.client, self.is_confirmed(entry.owner));
         let open = match entry.kind {
             StateKind::Lock { open } => open,
-            StateKind::Delegation(_) if access == 1 => {
+            StateKind::Delegation(ref held) => {
+                let uid = held.user_of(access)?;
                 self.renew_quietly(of);
-                // Who opened it is not known here: the caller's permission is checked.
-                return Ok(None);
+                return Ok(uid);
             }
-            StateKind::Delegation(_) => return Err(Status::OpenMode),
             _ => key,
         };
         let Some(StateKind::Open(open)) = self.states.get(&open).map(|entry| &entry.kind) else {

@@ -271,8 +271,8 @@ impl StateTable {
             client.sessions = client.sessions.saturating_sub(1);
             client.back_sessions.remove(id);
             client
-                .recalls
-                .extend(session.back.and_then(BackChannel::recalled));
+                .requests
+                .extend(session.back.and_then(BackChannel::unanswered));
         }
         self.call_back(session.client);
         Ok(())

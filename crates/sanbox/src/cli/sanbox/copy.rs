@@ -24,6 +24,7 @@ use super::Arguments;
 use super::directory::entries;
 use super::remote_path::{RemotePath, walk};
 use crate::cli::{Exit, Outcome, Session, out::Stream};
+use crate::undelegated::retried;
 
 /// Bytes moved at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -247,6 +248,12 @@ async fn get_data(job: &CopyJob<'_>, attr: &Attr, target: &Path) -> Result<(), C
         .create_new(true)
         .mode(0o600)
         .open(target)?;
+    // What a client of NFSv4 writes in its own cache comes here first.
+    let attr = &retried(|| async {
+        job.fs.check_written_elsewhere(attr.id, 0)?;
+        job.fs.getattr(attr.id).await
+    })
+    .await?;
     file.set_len(attr.size)?;
     let mut reader = DataReader::new(job, attr);
     while let Some((offset, pieces)) = reader.next().await? {

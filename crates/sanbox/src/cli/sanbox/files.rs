@@ -8,6 +8,7 @@ use super::Arguments;
 use super::directory::entries;
 use super::remote_path::{RemotePath, walk};
 use crate::cli::{Exit, Outcome, Session, dataset_clause, format, out::Stream};
+use crate::undelegated::retried;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -160,7 +161,7 @@ pub(super) async fn cat(session: &Session, args: &Arguments) -> Outcome {
             }
             let mut offset = 0;
             loop {
-                let data = fs.read(attr.id, offset, CHUNK_BYTES, &cred).await?;
+                let data = retried(|| fs.read(attr.id, offset, CHUNK_BYTES, &cred)).await?;
                 for piece in &data.pieces {
                     session.out.push(Stream::Out, &**piece);
                 }

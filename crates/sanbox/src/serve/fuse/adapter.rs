@@ -31,15 +31,12 @@ use super::Lists;
 use super::convert::{caller, device_in, errno, kind, root, timestamp};
 use super::locks::{KernelLock, Locker};
 use super::nodes::{MountedView, Shared};
+use crate::undelegated::retried;
 
 /// How long names and attributes are trusted.
 const TTL: Duration = Duration::from_secs(1);
 /// Largest write the kernel is to send.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-
-/// How long a change waits for clients of NFSv4 to give a file back. Those that do not lose it after their lease, which is shorter
-/// unless it was set to more than 5 minutes.
-const DELEGATED_MAX: Duration = Duration::from_secs(300);
 
 /// Most bytes cloned for one request: the answer counts them in 32 bits. A whole number of blocks of any size.
 const CLONE_BYTES_MAX: u64 = 1 << 30;
@@ -89,13 +86,14 @@ impl Adapter {
         let name = name.as_bytes().to_vec();
         self.run(work, move |outcome| {
             let known = outcome.and_then(|(mounted, attr)| {
-                let mounted = shared.remember(&mounted, attr.id, parent.0, &name)?;
-                Ok((mounted, attr))
+                let ino = shared.remember(&mounted, attr.id, parent.0, &name)?;
+                Ok((mounted, ino, attr))
             });
             match known {
-                Ok((ino, attr)) => {
+                Ok((mounted, ino, attr)) => {
                     let generation = Generation(attr.id.generation);
-                    reply.entry(&TTL, &shared.attr(ino, &attr), generation);
+                    let ttl = trust(&mounted, &attr);
+                    reply.entry(&ttl, &shared.attr(ino, &attr), generation);
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -142,20 +140,12 @@ async fn undelegated(shared: &Shared, ino: INodeNo) -> Result<(), FsError> {
     retried(|| std::future::ready(mounted.fs.check_delegations(id, 0))).await
 }
 
-/// Tries again what a client of NFSv4 is to give back a file for.
-async fn retried<T, Work>(mut work: impl FnMut() -> Work) -> Result<T, FsError>
-where
-    Work: Future<Output = Result<T, FsError>>,
-{
-    let mut outcome = work().await;
-    let mut waited = Duration::ZERO;
-    while matches!(outcome, Err(FsError::Delegated)) && waited < DELEGATED_MAX {
-        let pause = (waited / 4).clamp(Duration::from_millis(5), Duration::from_millis(500));
-        tokio::time::sleep(pause).await;
-        waited += pause;
-        outcome = work().await;
+/// How long a file's attributes are trusted: not at all while a client of NFSv4 writes it, who knows them alone.
+fn trust(mounted: &MountedView, attr: &Attr) -> Duration {
+    match mounted.fs.writer(attr.id) {
+        Some(_) => Duration::ZERO,
+        None => TTL,
     }
-    outcome
 }
 
 impl Filesystem for Adapter {
@@ -205,6 +195,7 @@ impl Filesystem for Adapter {
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.check_written_elsewhere(id, 0)?;
                 let attr = mounted.fs.getattr(id).await?;
                 Ok(shared.attr(ino.0, &attr))
             },
@@ -448,11 +439,16 @@ impl Filesystem for Adapter {
                         return Err(FsError::Access);
                     }
                 }
-                if wanted.contains(Access::MODIFY) {
-                    fs.check_delegations(id, 0)?;
-                }
-                // The file stays until it is closed, even without a name.
+                // The file stays until it is closed, even without a name; nor is it delegated to be written meanwhile.
                 fs.hold(id).await?;
+                let undelegated = match wanted.contains(Access::MODIFY) {
+                    true => fs.check_delegations(id, 0),
+                    false => fs.check_written_elsewhere(id, 0),
+                };
+                if let Err(error) = undelegated {
+                    let _ = fs.release(id).await;
+                    return Err(error);
+                }
                 if flags.0 & TRUNCATE != 0 {
                     let set = SetAttr {
                         size: Some(0),
@@ -708,11 +704,11 @@ impl Filesystem for Adapter {
                 let generation = Generation(found.id.generation);
                 // What a snapshot's directory is shows when it is looked up.
                 let ttl = if is_unopened(found.id) {
-                    &Duration::ZERO
+                    Duration::ZERO
                 } else {
-                    &TTL
+                    trust(&mounted, found)
                 };
-                if reply.add(attr.ino, entry.cookie, name, ttl, &attr, generation) {
+                if reply.add(attr.ino, entry.cookie, name, &ttl, &attr, generation) {
                     fitted -= 1;
                     break;
                 }
@@ -845,6 +841,8 @@ impl Filesystem for Adapter {
                 };
                 let made = mounted.fs.create(dir, &name, how, &set, &cred).await?;
                 let attr = mounted.fs.hold(made.file.id).await?;
+                // It was opened here: who has opened it meanwhile is called at once, and reads and writes wait for that.
+                let _ = mounted.fs.check_delegations(attr.id, 0);
                 let ino = shared.remember(&mounted, attr.id, parent.0, &named)?;
                 Ok((ino, attr))
             },

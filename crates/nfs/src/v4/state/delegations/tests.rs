@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 const LEASE: u64 = 90 * SECOND;
+/// The change number of files as they are delegated.
+const CHANGE: u64 = 77;
+const TO_READ: ShareMode = ShareMode { access: 1, deny: 0 };
 const TO_WRITE: ShareMode = ShareMode { access: 2, deny: 0 };
 
 fn file(object: u64) -> FileHandle {
@@ -92,17 +95,28 @@ impl TestClient {
         }
     }
 
-    fn delegate(&self, table: &mut StateTable, object: u64) -> Option<StateId> {
+    fn request(&self, object: u64, delegation_type: DelegationType) -> DelegationRequest {
         let given_back = Arc::clone(&self.given_back);
-        let key = table.begin_delegation(DelegationRequest {
+        DelegationRequest {
             client: self.id,
             file: file(object),
+            delegation_type,
+            opened: (1000, 2),
             minor: 1,
             give_back: GiveBack(Arc::new(move || {
                 given_back.fetch_add(1, Ordering::Relaxed);
             })),
-        })?;
-        table.end_delegation(key, true)
+        }
+    }
+
+    fn delegate(&self, table: &mut StateTable, object: u64) -> Option<StateId> {
+        let begun = table.begin_delegation(self.request(object, DelegationType::Read))?;
+        table.end_delegation(begun.key, Some(CHANGE))
+    }
+
+    fn delegate_to_write(&self, table: &mut StateTable, object: u64) -> Option<StateId> {
+        let begun = table.begin_delegation(self.request(object, DelegationType::Write))?;
+        table.end_delegation(begun.key, Some(CHANGE))
     }
 
     fn taken(&self) -> Vec<Vec<u8>> {
@@ -110,13 +124,38 @@ impl TestClient {
     }
 
     fn answer(&self, table: &mut StateTable, call: &[u8], recall: u32) {
+        self.answer_with(table, call, recall, |w| {
+            w.u32(4).u32(recall);
+        });
+    }
+
+    fn answer_with(
+        &self,
+        table: &mut StateTable,
+        call: &[u8],
+        status: u32,
+        result: impl FnOnce(&mut Writer),
+    ) {
         let xid = Reader::new(call).u32().expect("a call");
         let mut w = crate::rpc::success(xid, 128);
-        w.u32(recall).u32(0).u32(2).u32(11).u32(0);
+        w.u32(status).u32(0).u32(2).u32(11).u32(0);
         w.opaque_fixed(&self.session).u32(1).u32(0).u32(0).u32(0);
-        w.u32(4).u32(recall);
+        result(&mut w);
         let connection = self.connection.as_ref().expect("connected");
         table.called_back(connection, w.as_bytes());
+    }
+
+    /// Answers CB_GETATTR with attributes, of which the first two are asked for.
+    fn tell(&self, table: &mut StateTable, call: &[u8], numbers: &[u32], values: &[u64]) {
+        self.answer_with(table, call, 0, |w| {
+            w.u32(3).u32(0);
+            crate::v4::bitmap::Bitmap::of(numbers).write(w);
+            let mut all = Writer::default();
+            for value in values {
+                all.u64(*value);
+            }
+            w.opaque(all.as_bytes());
+        });
     }
 
     fn given_back(&self) -> usize {
@@ -153,7 +192,7 @@ fn an_open_to_write_waits_until_the_file_is_given_back() {
     let held = one.delegate(&mut table, 1).expect("delegated");
     assert!(two.delegate(&mut table, 1).is_some(), "several may read");
     assert!(one.delegate(&mut table, 1).is_none(), "it has it");
-    let own = table.check_delegations(&file(1), Some(two.id), ShareMode { access: 1, deny: 0 });
+    let own = table.check_delegations(&file(1), Some(two.id), TO_READ);
     assert_eq!(
         (own, one.taken().len()),
         (Ok(()), 0),
@@ -283,22 +322,162 @@ fn what_is_no_longer_shared_is_revoked() {
 fn a_recall_that_overtakes_the_answer_of_an_open_ends_the_delegation() {
     let mut table = table();
     let one = TestClient::new(&mut table, b"one");
-    let given_back = Arc::clone(&one.given_back);
-    let key = table.begin_delegation(DelegationRequest {
-        client: one.id,
-        file: file(1),
-        minor: 1,
-        give_back: GiveBack(Arc::new(move || {
-            given_back.fetch_add(1, Ordering::Relaxed);
-        })),
-    });
+    let begun = table.begin_delegation(one.request(1, DelegationType::Read));
     assert_eq!(
         table.check_delegations(&file(1), None, TO_WRITE),
         Err(Status::Delay)
     );
-    assert_eq!(table.end_delegation(key.expect("begun"), true), None);
+    let key = begun.expect("begun").key;
+    assert_eq!(table.end_delegation(key, Some(CHANGE)), None);
     assert_eq!(one.given_back(), 1);
     assert_eq!(table.check_delegations(&file(1), None, TO_WRITE), Ok(()));
+}
+
+/// The operation that a call makes behind CB_SEQUENCE, and the file that it names.
+fn asked_for(call: &[u8]) -> (u32, Vec<u8>) {
+    let mut r = Reader::new(call);
+    r.opaque_fixed(15 * 4 + 16 + 5 * 4).expect("the head");
+    let operation = r.u32().expect("an operation");
+    let handle = match operation {
+        3 => r.opaque(128).expect("a handle").to_vec(),
+        _ => Vec::new(),
+    };
+    (operation, handle)
+}
+
+fn answered(answer: Reply<Option<WriterAttributes>>) -> Option<Option<WriterAttributes>> {
+    use std::future::Future as _;
+    use std::task::{Context, Poll, Waker};
+    let mut answer = std::pin::pin!(answer);
+    match answer
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(answer) => Some(answer.ok().flatten()),
+        Poll::Pending => None,
+    }
+}
+
+fn ask(table: &mut StateTable, holder: &TestClient) -> Reply<Option<WriterAttributes>> {
+    match table.ask_attributes(&file(1), holder.id) {
+        AskedAttributes::Asked { change, answer } => {
+            assert_eq!(change, CHANGE);
+            answer
+        }
+        AskedAttributes::NotDelegated => panic!("it is delegated"),
+        AskedAttributes::Later => panic!("it is not being given back"),
+    }
+}
+
+#[test]
+fn who_writes_a_file_is_alone() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let two = TestClient::new(&mut table, b"two");
+    let held = one.delegate_to_write(&mut table, 1).expect("delegated");
+    assert!(two.delegate(&mut table, 1).is_none(), "one writes it");
+    assert!(two.delegate_to_write(&mut table, 1).is_none());
+    assert!(two.delegate(&mut table, 2).is_some());
+    assert!(
+        one.delegate_to_write(&mut table, 2).is_none(),
+        "two reads it"
+    );
+    // The user that opened it to write may write, whatever the mode says; who reads is checked.
+    let may = |table: &mut StateTable, access| {
+        table.check_access(&held, &file(1), access, Some(one.id), 1)
+    };
+    assert_eq!(may(&mut table, 2), Ok(Some(1000)));
+    assert_eq!(may(&mut table, 1), Ok(None));
+    let own = table.check_delegations(&file(1), Some(one.id), TO_WRITE);
+    assert_eq!((own, one.taken().len()), (Ok(()), 0));
+    // An open to read is enough to have it recalled; until it is given back the client writes what it has.
+    let read = |table: &mut StateTable| table.check_delegations(&file(1), Some(two.id), TO_READ);
+    assert_eq!(read(&mut table), Err(Status::Delay));
+    let calls = one.taken();
+    assert_eq!(recalled(calls.first().expect("a call")), (1, held));
+    assert_eq!(may(&mut table, 2), Ok(Some(1000)));
+    let given_back = table.return_delegation(&held, &file(1), Some(one.id), 1);
+    assert_eq!((given_back, read(&mut table)), (Ok(()), Ok(())));
+    assert_eq!(may(&mut table, 2), Err(Status::BadStateId));
+}
+
+#[test]
+fn a_file_that_is_locked_by_others_is_not_delegated_to_be_written() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let range = engine::ByteRange::new(0, 9).expect("a range");
+    let shared = engine::LockMode::Shared;
+    let process = engine::LockOwner::Nlm {
+        host: 1,
+        process: 1,
+    };
+    let locked = table.locks.lock(file(1).locked(), process, range, shared);
+    assert_eq!(locked, Ok(()));
+    assert!(one.delegate_to_write(&mut table, 1).is_none());
+    assert!(one.delegate(&mut table, 1).is_some(), "all may read");
+}
+
+#[test]
+fn a_client_tells_what_it_writes_and_gives_back_what_it_does_not_tell() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let held = one.delegate_to_write(&mut table, 1).expect("delegated");
+    let (first, second) = (ask(&mut table, &one), ask(&mut table, &one));
+    let calls = one.taken();
+    let call = calls.first().expect("a call");
+    assert_eq!((calls.len(), asked_for(call)), (1, (3, file(1).encode())));
+    // Times besides, by RFC 9754, are not asked for.
+    one.tell(&mut table, call, &[3, 4, 84], &[CHANGE + 1, 5, 0]);
+    let told = WriterAttributes {
+        change: CHANGE + 1,
+        size: 5,
+    };
+    for answer in [first, second] {
+        assert_eq!(answered(answer), Some(Some(told)));
+    }
+    assert_eq!(table.test_state(&held, one.id), Status::Ok);
+    // What does not say what was asked for.
+    let answer = ask(&mut table, &one);
+    let calls = one.taken();
+    one.tell(&mut table, calls.first().expect("a call"), &[4], &[5]);
+    assert_eq!(answered(answer), Some(None));
+    let calls = one.taken();
+    assert_eq!(recalled(calls.first().expect("a call")).1, held);
+    let later = table.ask_attributes(&file(1), one.id);
+    assert!(matches!(later, AskedAttributes::Later));
+}
+
+#[test]
+fn a_client_that_is_silent_about_a_file_is_to_give_it_back_and_loses_it() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let held = one.delegate_to_write(&mut table, 1).expect("delegated");
+    let answer = ask(&mut table, &one);
+    assert_eq!(one.taken().len(), 1);
+    table.tick(3 * SECOND);
+    assert_eq!(answered(answer), Some(None));
+    for second in 4..=LEASE / SECOND + 4 {
+        table.renew_quietly(one.id);
+        table.tick(second * SECOND);
+    }
+    assert_eq!(table.test_state(&held, one.id), Status::DelegationRevoked);
+    let write = table.check_access(&held, &file(1), 2, Some(one.id), 1);
+    assert_eq!(write, Err(Status::DelegationRevoked), "no second writer");
+    let calls = one.taken();
+    let asked = calls.iter().map(|call| asked_for(call).0);
+    assert_eq!(
+        asked.filter(|operation| *operation == 3).count(),
+        0,
+        "asked once"
+    );
+    assert!(!calls.is_empty() && table.asked.is_empty());
+    // Nobody waits for a client that is gone.
+    let two = TestClient::new(&mut table, b"two");
+    assert!(two.delegate_to_write(&mut table, 2).is_some());
+    table.tick(3 * LEASE);
+    let gone = table.ask_attributes(&file(2), two.id);
+    assert!(matches!(gone, AskedAttributes::Later));
+    assert_eq!(two.given_back(), 1);
 }
 
 #[test]
