@@ -260,7 +260,7 @@ fn source(shown: &str, text: &str, layer: Option<i64>, findings: &mut Vec<String
     let is_test =
         shown.contains("/tests/") || shown.ends_with("/tests.rs") || shown.contains("/examples/");
     let is_root = shown.ends_with("src/lib.rs") || shown.ends_with("src/main.rs");
-    let may_be_unsafe = ["crates/codec/", "crates/runtime/"]
+    let may_be_unsafe = ["crates/codec/", "crates/gss/", "crates/runtime/"]
         .iter()
         .any(|c| shown.starts_with(c));
     if is_root && in_crates && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
