@@ -64,6 +64,7 @@ fn server() -> Server {
         locks: Arc::default(),
         client_calls: Box::new(NoCalls),
         host_name: "here".to_owned(),
+        kerberos: None,
     })
 }
 

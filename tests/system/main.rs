@@ -54,6 +54,7 @@ mod mount_stress;
 mod multihost;
 mod nbd;
 mod newest_features;
+mod nfs_kerberos;
 mod nfs_tls;
 mod nonsense;
 mod otel;

@@ -404,6 +404,9 @@ pub struct Nfs {
     pub tls: bool,
     /// PEM file of the authorities whose certificates clients may have, for shares with `xprtsec=mtls`.
     pub tls_clients: Option<PathBuf>,
+    /// Keytab with the key of `nfs/HOST@REALM`, such as `/etc/krb5.keytab`, for shares with `sec=krb5`, `krb5i` or `krb5p`; without it clients
+    /// cannot use Kerberos.
+    pub kerberos_keytab: Option<PathBuf>,
     /// Answer port queries at port 111 where nothing else does, and register with a running
     /// rpcbind.
     pub portmap: bool,
@@ -423,6 +426,7 @@ impl Default for Nfs {
             delegations: true,
             tls: true,
             tls_clients: None,
+            kerberos_keytab: None,
             portmap: true,
             connections_max: 4096,
             idle_seconds: 3600,

@@ -1,6 +1,7 @@
 //! A connection of a client, as far as the server sends calls of its own by it (RFC 8881, section 2.10.3.1: the back channel).
 
 use crate::call_counts::ClientCounters;
+use crate::exports::Flavour;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -80,6 +81,8 @@ impl ClientConnection {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) security: TransportSecurity,
+    /// Of the call: a connection has calls of several.
+    pub(crate) flavour: Flavour,
 }
 
 impl Peer {

@@ -1,6 +1,7 @@
 //! The service: takes one RPC record, finds the program and the procedure, and answers.
 
 use crate::connection::{CallOrigin, ClientConnection, Peer};
+use crate::exports::Flavour;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Reply};
 use crate::record::Record;
@@ -19,6 +20,7 @@ impl Server {
     /// Tells the time, in nanoseconds from any fixed start; about once a second is enough.
     pub fn tick(&self, now_ns: u64) {
         self.set_now(now_ns);
+        self.contexts().tick(now_ns);
         nlm::forget_idle(self);
         self.store_record();
     }
@@ -66,6 +68,7 @@ impl Server {
         let peer = Peer {
             address: peer,
             security: connection.map_or_else(Default::default, |by| by.security()),
+            flavour: Flavour::Sys,
         };
         let received = record.head.len() + data.as_ref().map_or(0, |data| data.len());
         let from = CallOrigin {
@@ -74,13 +77,20 @@ impl Server {
             local,
             counters: &counters,
         };
-        let reply = self.answer(from, &record, call, data).await;
+        let reply = match &call.credential {
+            Credential::Gss(credential) => {
+                let (call, credential) = (call.clone(), credential.clone());
+                // Apart: else each other call would have the room that this one takes.
+                Box::pin(self.call_with_gss(from, record, &call, &credential)).await
+            }
+            _ => self.answer(from, &record, call, data).await,
+        };
         counters.note_bytes(received, reply.as_ref().map_or(0, Reply::len));
         reply
     }
 
     /// Answers a call, once if it must not run twice.
-    async fn answer(
+    pub(crate) async fn answer(
         &self,
         from: CallOrigin<'_>,
         record: &Record,
@@ -100,7 +110,13 @@ impl Server {
                 client,
                 xid: call.xid,
                 procedure: call.procedure,
-                digest: digest(&record.head),
+                digest: match &call.credential {
+                    // Each repeat of the call has a number and a checksum of its own; two users may have calls that are alike.
+                    Credential::Kerberos { user, .. } => {
+                        digest([user.principal.as_bytes(), arguments.rest()])
+                    }
+                    _ => digest([&[], &record.head]),
+                },
             };
             let admission = self.replies().admit(key, self.now_ns());
             match admission {

@@ -2,10 +2,10 @@
 //!
 //! Guarantees: no input makes it panic or allocate more than the input justifies; a reply says `FILE_SYNC` only when the
 //! engine said so. It does not know sockets, clocks or DNS: records come from [`record::Assembler`], time arrives by
-//! [`Server::tick`], names by a [`exports::Resolver`].
+//! [`Server::tick`], names by a [`exports::Resolver`], proofs of Kerberos by a [`KerberosAcceptor`].
 //!
 //! RFC 1813 (NFSv3, MOUNT v3), RFC 7530, 8881 and 7862 (NFSv4.0, 4.1, 4.2), RFC 8276 (extended attributes), RFC 5531 (RPC),
-//! RFC 4506 (XDR), RFC 1833 (port mapper), X/Open XNFS (NLM, NSM).
+//! RFC 2203 (RPCSEC_GSS), RFC 4506 (XDR), RFC 1833 (port mapper), X/Open XNFS (NLM, NSM).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -30,6 +30,7 @@ mod portmap;
 pub mod record;
 mod reply_cache;
 mod rpc;
+mod rpcsec_gss;
 mod server;
 mod v3;
 mod v4;
@@ -41,6 +42,10 @@ pub use connection::{ClientConnection, TransportSecurity};
 pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
 pub use outcome::{Piece, Reply};
+pub use rpcsec_gss::{
+    AcceptedContext, AcceptedToken, KerberosAcceptor, KerberosUser, RefusedToken, SecurityContext,
+    UnixIds,
+};
 pub use server::{ClientRecord, Export, Server, ServerConfig, Versions};
 pub use v4::{DelegationCounts, OPERATIONS};
 

@@ -3,6 +3,7 @@
 //! Version 1 is answered for its lists only (`showmount` of old systems); its handles are too short for ours.
 
 use crate::connection::Peer;
+use crate::exports::{Flavour, Flavours};
 use crate::handle::{FileHandle, in_snapshot};
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
@@ -18,7 +19,6 @@ pub(crate) const PROGRAM: u32 = 100_005;
 const PATH_MAX: usize = 1024;
 /// Mounts remembered for `showmount -a`; the list is a courtesy, and clients that vanish never leave it.
 const MOUNTS_MAX: usize = 4096;
-const AUTH_SYS: u32 = 1;
 
 /// RFC 1813, section 5.1.5: mountstat3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,13 @@ pub(crate) async fn call(
                 Err(malformed) => return malformed.into(),
             };
             match mount(server, peer, &path).await {
-                Ok(handle) => {
-                    w.u32(0).opaque(&handle.encode()).u32(1).u32(AUTH_SYS);
+                Ok((handle, flavours)) => {
+                    let numbers: Vec<u32> = flavours.iter().map(Flavour::number).collect();
+                    w.u32(0).opaque(&handle.encode());
+                    w.u32(u32::try_from(numbers.len()).expect("there are four"));
+                    for number in numbers {
+                        w.u32(number);
+                    }
                     let mut mounts = server.mounts();
                     if mounts.entries.len() < MOUNTS_MAX {
                         mounts.entries.insert((client, path));
@@ -98,7 +103,9 @@ fn path(arguments: &mut Reader<'_>) -> xdr::Result<String> {
 }
 
 /// Finds the export with the longest path that `path` lies in, and walks the rest.
-async fn mount(server: &Server, peer: Peer, path: &str) -> Result<FileHandle, Status> {
+///
+/// The flavours are those that the share takes: which one the call itself has is no matter, clients choose one of them for what follows.
+async fn mount(server: &Server, peer: Peer, path: &str) -> Result<(FileHandle, Flavours), Status> {
     let wanted = components(path);
     let exports = server.exports();
     let best = exports
@@ -108,7 +115,7 @@ async fn mount(server: &Server, peer: Peer, path: &str) -> Result<FileHandle, St
         .max_by_key(|(_, _, own)| own.len());
     let (guid, served, own) = best.ok_or(Status::NoEntry)?;
     // A share one may not use looks the same whether or not the path exists in it.
-    server.access_of(guid, served, peer).ok_or(Status::Access)?;
+    let access = server.access_of(guid, served, peer).ok_or(Status::Access)?;
     let rest = wanted.get(own.len()..).unwrap_or_default();
     if rest.contains(&"..") {
         return Err(Status::NoEntry);
@@ -121,7 +128,7 @@ async fn mount(server: &Server, peer: Peer, path: &str) -> Result<FileHandle, St
             FsError::Io | FsError::Corrupt(_) => Status::Io,
             _ => Status::ServerFault,
         })?;
-    Ok(handle)
+    Ok((handle, access.flavours))
 }
 
 async fn walk(guid: u64, served: &Arc<ServedExport>, rest: &[&str]) -> Result<FileHandle, FsError> {

@@ -55,7 +55,10 @@ impl Server {
 
     async fn cross(&self, (name, guid): &(Vec<u8>, u64), peer: Peer) -> Option<NestedExport> {
         let served = self.exports().get(guid)?.clone();
-        self.access_of(*guid, &served, peer)?;
+        let access = self.access_of(*guid, &served, peer)?;
+        if !access.flavours.allow(peer.flavour) {
+            return None;
+        }
         let attr = served.export.fs.root().await.ok()?;
         let handle = FileHandle {
             dataset: *guid,

@@ -7,9 +7,9 @@
 //! +--+--------------------------------+
 //! ```
 
-use crate::limits::ENVELOPE_BYTES;
+use crate::limits::{ENVELOPE_BYTES, REPLY_BYTES_MAX};
 use crate::outcome::Reply;
-use crate::rpc::{self, Call, Rejected};
+use crate::rpc::{self, Call, Credential, Rejected};
 use crate::xdr::Reader;
 use crate::{v3, v4};
 use engine::IoBuf;
@@ -18,6 +18,8 @@ use thiserror::Error;
 
 /// Fragments one record may consist of. The Linux, macOS and ESXi clients send one; pynfs cuts a record into pieces of 2 KiB.
 const FRAGMENTS_MAX: u32 = 1024;
+/// What a context's token, or the checksums and the encryption of an answer add to it, in bytes; rounded up.
+const PROTECTION_BYTES: usize = 1024;
 
 /// One RPC message without its record mark, its envelope decoded.
 #[derive(Debug, Clone)]
@@ -36,6 +38,24 @@ impl Record {
         Reader::new(self.head.get(self.arguments_at..).unwrap_or_default())
     }
 
+    /// Returns the record of a call whose arguments were protected: they are in `head`, from `arguments_at` on.
+    pub(crate) fn of_arguments(head: Vec<u8>, arguments_at: usize, call: Call) -> Self {
+        Self {
+            head,
+            data: None,
+            call: Ok(call),
+            arguments_at,
+        }
+    }
+
+    /// Returns the record with another envelope and the same arguments.
+    pub(crate) fn with_call(self, call: Call) -> Self {
+        Self {
+            call: Ok(call),
+            ..self
+        }
+    }
+
     /// Returns the answer to a call that asks for TLS, after which its handshake begins; `None` of other calls (RFC 9289, section 4.1: a
     /// NULL of any program, with the flavour AUTH_TLS).
     #[must_use]
@@ -49,15 +69,26 @@ impl Record {
     /// it. Of other programs it returns what their usual answers have.
     #[must_use]
     pub fn reply_bytes_max(&self) -> usize {
-        match &self.call {
-            Ok(call) if call.program == v3::PROGRAM && call.version == v4::VERSION => {
-                v4::answer_bytes_max(call.procedure, self.arguments())
-            }
-            Ok(call) if call.program == v3::PROGRAM => {
-                v3::answer_bytes_max(call.procedure, self.arguments())
-            }
+        let Ok(call) = &self.call else {
+            return ENVELOPE_BYTES;
+        };
+        let (arguments, protection) = match &call.credential {
+            Credential::Gss(credential) => match credential.open_arguments(self.arguments()) {
+                Some(arguments) => (arguments, PROTECTION_BYTES),
+                // Of what is encrypted nothing is known but the procedure.
+                None if call.program == v3::PROGRAM && call.procedure != 0 => {
+                    return REPLY_BYTES_MAX as usize + PROTECTION_BYTES;
+                }
+                None => return ENVELOPE_BYTES + PROTECTION_BYTES,
+            },
+            _ => (self.arguments(), 0),
+        };
+        let answer = match (call.program, call.version) {
+            (v3::PROGRAM, v4::VERSION) => v4::answer_bytes_max(call.procedure, arguments),
+            (v3::PROGRAM, _) => v3::answer_bytes_max(call.procedure, arguments),
             _ => ENVELOPE_BYTES,
-        }
+        };
+        answer + protection
     }
 }
 
@@ -90,7 +121,8 @@ impl IncomingWrite {
     pub fn decode(beginning: &[u8], record_bytes: usize) -> Option<Self> {
         let mut reader = Reader::new(beginning);
         let call = Call::decode(&mut reader).ok()?;
-        if call.program != v3::PROGRAM {
+        // What a context protects is looked at as a whole first.
+        if call.program != v3::PROGRAM || matches!(call.credential, Credential::Gss(_)) {
             return None;
         }
         let arguments_at = beginning.len() - reader.left();

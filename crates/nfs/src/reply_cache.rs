@@ -125,16 +125,16 @@ impl Future for RepeatedReply {
     }
 }
 
-/// Returns the length and an FNV-1a checksum of a record's first bytes: enough to tell a repeat from a reused id.
+/// Returns the length and an FNV-1a checksum of the first bytes of a record's parts: enough to tell a repeat from a reused id.
 #[must_use]
-pub(crate) fn digest(record: &[u8]) -> (usize, u64) {
-    let sum = record
+pub(crate) fn digest(parts: [&[u8]; 2]) -> (usize, u64) {
+    let sum = parts
         .iter()
-        .take(512)
+        .flat_map(|part| part.iter().take(512))
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-    (record.len(), sum)
+    (parts.iter().map(|part| part.len()).sum(), sum)
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
             client: IpAddr::from([10, 0, 0, 1]),
             xid,
             procedure: 12,
-            digest: digest(b"remove x"),
+            digest: digest([b"remove", b"x"]),
         }
     }
 

@@ -1,6 +1,10 @@
 //! ONC RPC version 2 (RFC 5531): the envelope of calls and replies, and AUTH_SYS credentials.
 
+use crate::exports::Flavour;
+use crate::rpcsec_gss::KerberosUser;
+use crate::rpcsec_gss::wire::{GssCredential, RPCSEC_GSS, Service};
 use crate::xdr::{Malformed, Reader, Result, Writer};
+use std::sync::Arc;
 
 /// Bytes of a credential or verifier body (RFC 5531, section 8.2: "opaque body<400>").
 const AUTH_BODY_MAX: usize = 400;
@@ -30,6 +34,15 @@ pub(crate) enum Credential {
         gid: u32,
         /// Supplementary group ids, 16 at most.
         groups: Vec<u32>,
+    },
+    /// RPCSEC_GSS, as it came: nothing of it is checked yet.
+    Gss(GssCredential),
+    /// A user whom Kerberos has made sure of, and how the call was protected.
+    Kerberos {
+        /// Who calls.
+        user: Arc<KerberosUser>,
+        /// What protects the arguments and results.
+        service: Service,
     },
     /// A flavour the server does not speak.
     Other(u32),
@@ -92,6 +105,10 @@ pub(crate) enum AuthProblem {
     BadCredential = 1,
     /// The flavour is too weak for this export.
     TooWeak = 5,
+    /// There is no such context, or it is not the caller's (RFC 2203, section 5.1: RPCSEC_GSS_CREDPROBLEM): the client makes another one.
+    ContextUnknown = 13,
+    /// The context can be used no more (RPCSEC_GSS_CTXPROBLEM): the same.
+    ContextUnusable = 14,
 }
 
 impl Call {
@@ -101,6 +118,7 @@ impl Call {
     /// What to answer instead of a result.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> std::result::Result<Self, Rejected> {
         let unanswerable = |_: Malformed| Rejected::Unanswerable;
+        let message_bytes = reader.left();
         let xid = reader.u32().map_err(unanswerable)?;
         if reader.u32().map_err(unanswerable)? != CALL {
             return Err(Rejected::Unanswerable);
@@ -110,12 +128,15 @@ impl Call {
         }
         let mut word = || reader.u32().map_err(unanswerable);
         let (program, version, procedure) = (word()?, word()?, word()?);
-        let credential = credential(reader).map_err(|_| Rejected::BadCredential { xid })?;
+        let mut credential = credential(reader).map_err(|_| Rejected::BadCredential { xid })?;
+        let header_bytes = message_bytes - reader.left();
+        let flavour = reader.u32().map_err(unanswerable)?;
+        let verifier = reader.opaque(AUTH_BODY_MAX).map_err(unanswerable)?;
         // The verifier of AUTH_NONE and AUTH_SYS calls says nothing.
-        reader
-            .u32()
-            .and_then(|_| reader.opaque(AUTH_BODY_MAX))
-            .map_err(unanswerable)?;
+        if let Credential::Gss(credential) = &mut credential {
+            credential.header_bytes = header_bytes;
+            credential.verifier = (flavour == RPCSEC_GSS).then(|| verifier.to_vec());
+        }
         Ok(Self {
             xid,
             program,
@@ -127,6 +148,18 @@ impl Call {
 }
 
 impl Credential {
+    /// Returns how sure it is who calls, and what protects the call.
+    pub(crate) fn flavour(&self) -> Flavour {
+        match self {
+            Self::Kerberos { service, .. } => match service {
+                Service::Authentication => Flavour::Krb5,
+                Service::Integrity => Flavour::Krb5i,
+                Service::Privacy => Flavour::Krb5p,
+            },
+            _ => Flavour::Sys,
+        }
+    }
+
     /// Whether the call asks whether TLS may begin (RFC 9289, section 4.1).
     pub(crate) fn asks_for_tls(&self) -> bool {
         *self == Self::Other(AUTH_TLS)
@@ -151,6 +184,7 @@ fn credential(reader: &mut Reader<'_>) -> Result<Credential> {
             let groups = (0..count).map(|_| body.u32()).collect::<Result<_>>()?;
             Ok(Credential::Sys { uid, gid, groups })
         }
+        RPCSEC_GSS => GssCredential::decode(body).map(Credential::Gss),
         other => Ok(Credential::Other(other)),
     }
 }

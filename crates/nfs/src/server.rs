@@ -4,12 +4,14 @@
 use crate::call_counts::{CallCounts, ClientCounts};
 use crate::client_call::{ClientCall, ClientCalls, Purpose};
 use crate::connection::{Peer, TransportSecurity};
-use crate::exports::{Access, GrammarError, Resolver, Rules};
+use crate::exports::{Access, Flavours, GrammarError, Resolver, Rules};
 use crate::handle::{FileHandle, HandleRefusal};
 use crate::mounts::Mounts;
 use crate::nlm::hosts::Hosts;
 use crate::reply_cache::ReplyCache;
 use crate::rpc::Credential;
+use crate::rpcsec_gss::KerberosAcceptor;
+use crate::rpcsec_gss::contexts::ContextTable;
 use crate::v4::DelegationCounts;
 use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
@@ -65,6 +67,8 @@ pub struct ServerConfig {
     pub client_calls: Box<dyn ClientCalls>,
     /// What this machine calls itself: clients of NLM are told a restart under it.
     pub host_name: String,
+    /// Takes the proofs of clients that use Kerberos; `None` takes none.
+    pub kerberos: Option<Arc<dyn KerberosAcceptor>>,
 }
 
 /// Keeps the record of NFSv4's clients that may reclaim their state after a restart, in one piece.
@@ -171,6 +175,8 @@ struct ServerState {
     nlm: Mutex<Hosts>,
     client_calls: Box<dyn ClientCalls>,
     host_name: String,
+    kerberos: Option<Arc<dyn KerberosAcceptor>>,
+    contexts: Mutex<ContextTable>,
     /// Held while the record is written: an older one never replaces a newer one.
     record: Mutex<Box<dyn ClientRecord>>,
     /// The pools are being opened: what is not shared may be shared in a moment.
@@ -195,6 +201,9 @@ pub(crate) struct Caller {
     pub(crate) fs: FsHandle,
     pub(crate) cred: Cred,
     pub(crate) write: bool,
+    /// The share takes the flavour of the call. If not, it is called as the anonymous user, for what says which flavours it takes, and for
+    /// locks by NLM.
+    pub(crate) flavour_taken: bool,
 }
 
 impl Server {
@@ -222,6 +231,8 @@ impl Server {
                 nlm: Mutex::default(),
                 client_calls: config.client_calls,
                 host_name: config.host_name,
+                kerberos: config.kerberos,
+                contexts: Mutex::default(),
                 record: Mutex::new(config.record),
                 starting: AtomicBool::new(true),
                 access_cache: Mutex::default(),
@@ -334,6 +345,28 @@ impl Server {
     /// The clients of NLM.
     pub(crate) fn nlm(&self) -> MutexGuard<'_, Hosts> {
         lock(&self.shared.nlm)
+    }
+
+    /// What takes the proofs of clients that use Kerberos, where that is offered.
+    pub(crate) fn kerberos(&self) -> Option<Arc<dyn KerberosAcceptor>> {
+        self.shared.kerberos.clone()
+    }
+
+    /// Returns whether clients may use Kerberos.
+    #[must_use]
+    pub fn offers_kerberos(&self) -> bool {
+        self.shared.kerberos.is_some()
+    }
+
+    /// The contexts of clients that use Kerberos.
+    pub(crate) fn contexts(&self) -> MutexGuard<'_, ContextTable> {
+        lock(&self.shared.contexts)
+    }
+
+    /// Returns how many contexts clients that use Kerberos have.
+    #[must_use]
+    pub fn kerberos_contexts(&self) -> usize {
+        self.contexts().len()
     }
 
     pub(crate) fn host_name(&self) -> &str {
@@ -537,8 +570,30 @@ impl Server {
         access
     }
 
+    /// Returns the flavours that calls of a client may have on a file; `None` when it is shared no more, or not with the client.
+    pub(crate) fn flavours(&self, handle: &FileHandle, peer: Peer) -> Option<Flavours> {
+        let exports = self.exports();
+        let served = exports.get(&handle.dataset)?;
+        let access = self.access_of(handle.dataset, served, peer)?;
+        Some(access.flavours)
+    }
+
     /// Finds the file system of a handle, and what the caller is there.
     pub(crate) fn admit(
+        &self,
+        handle: &[u8],
+        peer: Peer,
+        credential: &Credential,
+    ) -> Result<(FileHandle, Caller), HandleRefusal> {
+        let admitted = self.admit_by_any_flavour(handle, peer, credential)?;
+        match admitted.1.flavour_taken {
+            true => Ok(admitted),
+            false => Err(HandleRefusal::Forbidden),
+        }
+    }
+
+    /// As [`Self::admit`], of a caller whose flavour the share need not take.
+    pub(crate) fn admit_by_any_flavour(
         &self,
         handle: &[u8],
         peer: Peer,
@@ -556,9 +611,18 @@ impl Server {
         let access = self
             .access_of(handle.dataset, served, peer)
             .ok_or(HandleRefusal::Forbidden)?;
-        let (uid, gid, groups) = match credential {
-            Credential::Sys { uid, gid, groups } => access.squashed(*uid, *gid, groups),
-            _ => (access.anonymous_uid, access.anonymous_gid, Vec::new()),
+        let flavour_taken = access.flavours.allow(peer.flavour);
+        let ids = match credential {
+            Credential::Sys { uid, gid, groups } => Some((*uid, *gid, groups)),
+            Credential::Kerberos { user, .. } => {
+                let ids = user.ids.as_ref();
+                ids.map(|ids| (ids.uid, ids.gid, &ids.groups))
+            }
+            _ => None,
+        };
+        let (uid, gid, groups) = match ids.filter(|_| flavour_taken) {
+            Some((uid, gid, groups)) => access.squashed(uid, gid, groups),
+            None => (access.anonymous_uid, access.anonymous_gid, Vec::new()),
         };
         let fs = match handle.snapshot {
             None => served.export.fs.clone(),
@@ -577,6 +641,7 @@ impl Server {
                 holder: 0,
             },
             write: access.write && !served.export.readonly,
+            flavour_taken,
         };
         Ok((handle, caller))
     }

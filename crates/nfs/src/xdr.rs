@@ -34,6 +34,11 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    /// Returns the bytes that have not been read.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8]> {
         let (taken, rest) = self
             .rest

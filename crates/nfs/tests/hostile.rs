@@ -51,6 +51,7 @@ fn server() -> Server {
         locks: Arc::default(),
         client_calls: Box::new(NoCalls),
         host_name: "here".to_owned(),
+        kerberos: None,
     })
 }
 

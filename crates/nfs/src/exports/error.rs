@@ -14,12 +14,15 @@ pub enum GrammarError {
         /// The option as written.
         option: String,
     },
-    /// A security flavour other than AUTH_SYS.
-    #[error("security flavour '{flavour}' is not supported (only sys is)")]
+    /// A security flavour that there is not.
+    #[error("security flavour '{flavour}' is not supported (sys, krb5, krb5i and krb5p are)")]
     Flavour {
         /// The flavour as written.
         flavour: String,
     },
+    /// Options of a flavour of their own, as exports(5) has them.
+    #[error("there is one list of security flavours in a share's options, such as sec=sys:krb5")]
+    FlavoursTwice,
     /// A client that is no address, network, name or pattern.
     #[error("cannot understand the client '{client}'")]
     Client {

@@ -1,6 +1,7 @@
 //! The two grammars of `sharenfs`, parsed into one form.
 
 use super::error::GrammarError;
+use super::flavour::Flavours;
 use super::hosts::HostList;
 use super::{Access, NOBODY, Rule, Rules, Squash, Transports};
 
@@ -48,11 +49,22 @@ const ACCEPTED_VALUED: &[&str] = &[
 
 struct Options {
     access: Access,
+    has_flavours: bool,
     transports: Transports,
     roots: HostList,
     secure_port: bool,
     /// `rw` and `ro`, bare or with a list, in the order written.
     grants: Vec<(bool, Option<HostList>)>,
+}
+
+impl Options {
+    fn set_flavours(&mut self, list: &str) -> Result<(), GrammarError> {
+        if std::mem::replace(&mut self.has_flavours, true) {
+            return Err(GrammarError::FlavoursTwice);
+        }
+        self.access.flavours = Flavours::parse(list)?;
+        Ok(())
+    }
 }
 
 pub(super) fn parse(value: &str) -> Result<Rules, GrammarError> {
@@ -151,7 +163,9 @@ fn options(text: &str) -> Result<Options, GrammarError> {
             squash: Squash::Root,
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
+            flavours: Flavours::default(),
         },
+        has_flavours: false,
         transports: Transports::ALL,
         roots: HostList::default(),
         secure_port: false,
@@ -178,13 +192,7 @@ fn options(text: &str) -> Result<Options, GrammarError> {
                     .push((name == "rw", Some(HostList::parse(hosts)?)));
             }
             ("root", Some(hosts)) => parsed.roots = HostList::parse(hosts)?,
-            ("sec", Some(flavours)) => {
-                if let Some(flavour) = flavours.split(':').find(|f| *f != "sys") {
-                    return Err(GrammarError::Flavour {
-                        flavour: flavour.to_owned(),
-                    });
-                }
-            }
+            ("sec", Some(list)) => parsed.set_flavours(list)?,
             ("xprtsec", Some(ways)) => {
                 parsed.transports = transports(ways).ok_or_else(unknown)?;
             }

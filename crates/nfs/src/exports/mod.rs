@@ -6,10 +6,12 @@
 //! This module does not resolve names: it asks a [`Resolver`].
 
 mod error;
+mod flavour;
 mod grammar;
 mod hosts;
 
 pub use error::GrammarError;
+pub use flavour::{Flavour, Flavours};
 pub use hosts::{Host, HostList};
 
 use crate::connection::TransportSecurity;
@@ -56,6 +58,8 @@ pub struct Access {
     pub anonymous_uid: u32,
     /// Group that squashed requests run as.
     pub anonymous_gid: u32,
+    /// Which security flavours calls may have.
+    pub flavours: Flavours,
 }
 
 /// How connections may be protected (exports(5), `xprtsec`).
@@ -147,6 +151,23 @@ impl Rules {
             groups.extend(rule.clients.shown());
         }
         groups
+    }
+
+    /// Returns whether any client may use Kerberos.
+    #[must_use]
+    pub fn has_kerberos(&self) -> bool {
+        let mut flavours = self
+            .rules
+            .iter()
+            .flat_map(|rule| rule.access.flavours.iter());
+        flavours.any(|flavour| flavour != Flavour::Sys)
+    }
+
+    /// Returns whether no client may do without Kerberos.
+    #[must_use]
+    pub fn has_kerberos_only(&self) -> bool {
+        let mut all = self.rules.iter();
+        all.all(|rule| !rule.access.flavours.allow(Flavour::Sys))
     }
 
     /// Returns whether every client that may mount must be named: nothing is open to all.
@@ -284,7 +305,9 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_by_name() {
         for (share, names) in [
-            ("rw,sec=krb5", "krb5"),
+            ("rw,sec=krb5:none", "none"),
+            ("rw,sec=", "''"),
+            ("rw,sec=sys,sec=krb5", "sec=sys:krb5"),
             ("rw=@10.0.0.0/33", "10.0.0.0/33"),
             ("rw,frobnicate", "frobnicate"),
             ("rw,anonuid=x", "anonuid=x"),
@@ -333,6 +356,25 @@ mod tests {
         let rules = Rules::parse("10.0.0.0/8(rw) *(rw,xprtsec=mtls)").expect("a share");
         assert!(rules.access(ip("10.1.1.1"), 1, Plain, &Names).is_some());
         assert!(rules.access(ip("11.1.1.1"), 1, Tls, &Names).is_none());
+    }
+
+    #[test]
+    fn flavours_are_those_of_the_list_in_its_order() {
+        for (share, expect) in [
+            ("rw", vec![1]),
+            ("rw,sec=sys", vec![1]),
+            ("rw,sec=krb5p:krb5i:krb5p:sys", vec![390_005, 390_004, 1]),
+            ("*(ro,sec=krb5)", vec![390_003]),
+        ] {
+            let rules = Rules::parse(share).expect(share);
+            let access = rules.access(ip("10.0.0.1"), 1, TransportSecurity::Plain, &Names);
+            let flavours = access.expect("open to all").flavours;
+            let numbers: Vec<u32> = flavours.iter().map(Flavour::number).collect();
+            assert_eq!(numbers, expect, "{share}");
+            assert_eq!(flavours.allow(Flavour::Sys), expect.contains(&1), "{share}");
+            assert_eq!(rules.has_kerberos(), expect != [1], "{share}");
+            assert_eq!(rules.has_kerberos_only(), !expect.contains(&1), "{share}");
+        }
     }
 
     #[test]

@@ -165,7 +165,8 @@ async fn file(
     call: &Call,
     handle: &[u8],
 ) -> Result<(FileHandle, Caller), Stat> {
-    let admitted = server.admit(handle, at.peer, &call.credential);
+    // Clients lock by AUTH_SYS whatever the flavour is that they use for files, and servers take that (exports(5), `sec`, is not about NLM).
+    let admitted = server.admit_by_any_flavour(handle, at.peer, &call.credential);
     let (handle, caller) = admitted.map_err(|refusal| match refusal {
         HandleRefusal::BadHandle | HandleRefusal::Stale => Stat::Stale,
         // The client asks again.

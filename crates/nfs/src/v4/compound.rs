@@ -77,6 +77,8 @@ pub(super) struct Compound<'a> {
     /// The current and the saved state id (RFC 8881, section 16.2.3.1.2).
     pub(super) state: Option<StateId>,
     pub(super) saved_state: Option<StateId>,
+    /// What comes behind the operation needs no flavour that the current file's share takes.
+    pub(super) any_flavour: bool,
     /// The slot in use, from SEQUENCE on.
     pub(super) slot: Option<SlotUse>,
     /// The owner that the operation is a request of, and the request's number (minor version 0).
@@ -140,6 +142,7 @@ pub(super) async fn call(
         saved: None,
         state: None,
         saved_state: None,
+        any_flavour: false,
         slot: None,
         sequenced: None,
         second: None,
@@ -158,6 +161,21 @@ pub(super) async fn call(
     Ok(compound.run(operations, slot).await)
 }
 
+/// Returns whether the operation that makes a file the current one must succeed with a flavour that its share does not take, when this one
+/// follows, as when none does (RFC 8881, section 2.6.3.1.1).
+fn needs_no_flavour(next: u32) -> bool {
+    matches!(
+        next,
+        number::PUTFH
+            | number::PUTPUBFH
+            | number::PUTROOTFH
+            | number::RESTOREFH
+            | number::LOOKUP
+            | number::SECINFO
+            | number::SECINFO_NO_NAME
+    )
+}
+
 /// Frees the slot of a request that ends without an answer: a repeat is not run again.
 struct SlotGuard<'a>(&'a Server, Option<SlotUse>);
 
@@ -172,7 +190,10 @@ impl Drop for SlotGuard<'_> {
 impl Compound<'_> {
     async fn run(mut self, operations: Vec<Numbered<'_>>, mut guard: SlotGuard<'_>) -> Reply {
         let mut status = Status::Ok;
-        for (index, Numbered { number, operation }) in operations.into_iter().enumerate() {
+        let mut operations = operations.into_iter().enumerate().peekable();
+        while let Some((index, Numbered { number, operation })) = operations.next() {
+            let next = operations.peek().map(|(_, next)| next.number);
+            self.any_flavour = next.is_none_or(needs_no_flavour);
             self.counters.note_operation(number);
             self.reply.begin(number);
             let ended = match operation {

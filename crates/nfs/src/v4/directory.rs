@@ -134,7 +134,11 @@ impl Compound<'_> {
                         .pseudo()
                         .of_export(file.handle.dataset)
                         .map(|(id, _)| id);
-                    file.attr().await.ok().map(|attr| (attr, handle, node))
+                    match target.check_flavour() {
+                        Ok(()) => file.attr().await.ok().map(|attr| (attr, handle, node)),
+                        // What is stored there is not for the caller to know.
+                        Err(_) => node.map(|id| (self.pseudo_attr(id), handle, Some(id))),
+                    }
                 }
             };
             entries.push(Entry {

@@ -8,7 +8,10 @@ use super::operation::{RawAttributes, StateId};
 use super::pseudo::{NodeId, PseudoTree};
 use super::state::AskedAttributes;
 use super::status::Status;
+use crate::exports::{Flavour, Flavours};
 use crate::handle::{FileHandle, in_snapshot};
+use crate::rpcsec_gss::wire::{KERBEROS, RPCSEC_GSS, Service};
+use crate::xdr::Writer;
 use engine::{
     Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsStat, SetAttr, Timestamp,
     XattrMode,
@@ -54,7 +57,43 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Returns the error of a file whose share does not take the flavour of the call; directories on the way to shares take any.
+    pub(super) fn check_flavour(&self) -> Result<(), Status> {
+        match self {
+            Self::Pseudo(_) => Ok(()),
+            Self::File(file) => file.check_flavour(),
+        }
+    }
+}
+
+/// Writes flavours as SECINFO's answer has them (RFC 7530, section 16.31.2: secinfo4).
+fn write_flavours(w: &mut Writer, flavours: Flavours) {
+    w.u32(u32::try_from(flavours.iter().count()).expect("there are four"));
+    for flavour in flavours.iter() {
+        let service = match flavour {
+            Flavour::Sys => {
+                w.u32(flavour.number());
+                continue;
+            }
+            Flavour::Krb5 => Service::Authentication,
+            Flavour::Krb5i => Service::Integrity,
+            Flavour::Krb5p => Service::Privacy,
+        };
+        // The mechanism, the default quality of protection, and the service.
+        w.u32(RPCSEC_GSS).opaque(KERBEROS);
+        w.u32(0).u32(service as u32);
+    }
+}
+
 impl FileTarget {
+    fn check_flavour(&self) -> Result<(), Status> {
+        match self.caller.flavour_taken {
+            true => Ok(()),
+            false => Err(Status::WrongSecurity),
+        }
+    }
+
     /// Returns the file's list, if files of its kind and file system have lists.
     pub(super) async fn list(&self) -> Option<Vec<u8>> {
         let (fs, id) = (&self.caller.fs, self.handle.file);
@@ -148,12 +187,21 @@ impl Compound<'_> {
                 Target::Pseudo(node)
             }
             None => {
-                let admitted = self.server.admit(bytes, self.peer, self.credential)?;
+                let server = self.server;
+                let admitted = server.admit_by_any_flavour(bytes, self.peer, self.credential)?;
                 let (handle, mut caller) = admitted;
                 caller.cred.holder = self.holder();
                 Target::File(FileTarget { handle, caller })
             }
         };
+        self.put_target(target)
+    }
+
+    /// Makes a file the current one, if its share takes the flavour of the call, or nothing follows that needs that.
+    fn put_target(&mut self, target: Target) -> Done {
+        if !self.any_flavour {
+            target.check_flavour()?;
+        }
         self.current = Some(target);
         Ok(())
     }
@@ -178,8 +226,7 @@ impl Compound<'_> {
     pub(super) async fn put_root(&mut self) -> Done {
         self.state = None;
         let root = self.node_target(PseudoTree::ROOT).await;
-        self.current = Some(root.unwrap_or(Target::Pseudo(PseudoTree::ROOT)));
-        Ok(())
+        self.put_target(root.unwrap_or(Target::Pseudo(PseudoTree::ROOT)))
     }
 
     pub(super) fn get_handle(&mut self) -> Done {
@@ -226,10 +273,18 @@ impl Compound<'_> {
                 snapshot: None,
                 file: root.id,
             };
-            let admitted = self
-                .server
-                .admit(&handle.encode(), self.peer, self.credential);
+            let (server, bytes) = (self.server, handle.encode());
+            let admitted = server.admit_by_any_flavour(&bytes, self.peer, self.credential);
             let (handle, mut caller) = admitted.ok()?;
+            let takes = |guid: u64| {
+                let served = exports.get(&guid);
+                let access = served.and_then(|of| server.access_of(guid, of, self.peer));
+                access.is_some_and(|access| access.flavours.allow(self.peer.flavour))
+            };
+            if !caller.flavour_taken && tree.leads_to(id, &takes) {
+                // To this caller it is a directory on the way to shares.
+                return Some(Target::Pseudo(id));
+            }
             caller.cred.holder = self.holder();
             return Some(Target::File(FileTarget { handle, caller }));
         }
@@ -294,6 +349,7 @@ impl Compound<'_> {
         if let Some(target) = self.crossing(dir, name).await {
             return Ok(target);
         }
+        dir.check_flavour()?;
         let searched = dir
             .caller
             .fs
@@ -314,6 +370,7 @@ impl Compound<'_> {
 
     pub(super) async fn lookup(&mut self, name: &[u8]) -> Done {
         let found = self.find(name).await?;
+        found.check_flavour()?;
         self.current = Some(found);
         self.state = None;
         Ok(())
@@ -355,6 +412,7 @@ impl Compound<'_> {
 
     pub(super) async fn lookup_parent(&mut self) -> Done {
         let parent = self.parent().await?;
+        parent.check_flavour()?;
         self.current = Some(parent);
         self.state = None;
         Ok(())
@@ -569,28 +627,42 @@ impl Compound<'_> {
     }
 
     pub(super) async fn security_info(&mut self, name: &[u8]) -> Done {
-        let found = self.find(name).await?;
-        if let Target::File(file) = found {
+        let found = match self.find(name).await {
+            Ok(found) => found,
+            // Of the share that the directory is in; whether the name is there is not told.
+            Err(Status::WrongSecurity) => self.target()?.clone(),
+            Err(status) => return Err(status.into()),
+        };
+        if let Target::File(file) = &found {
             file.attr().await?;
         }
-        self.security_flavours();
+        self.security_flavours(&found);
         Ok(())
     }
 
     pub(super) async fn security_info_no_name(&mut self, parent: bool) -> Done {
-        if parent {
-            self.parent().await?;
-        } else {
-            self.target()?;
-        }
-        self.security_flavours();
+        let of = match parent {
+            true => self.parent().await?,
+            false => self.target()?.clone(),
+        };
+        self.security_flavours(&of);
         Ok(())
     }
 
-    /// Writes AUTH_SYS; the current file handle is used up (RFC 8881, section 2.6.3.1.1.8).
-    fn security_flavours(&mut self) {
-        self.w().u32(1).u32(1);
-        if self.minor > 0 {
+    /// Writes the flavours that a file's share takes; the current file handle is used up (RFC 8881, section 2.6.3.1.1.8).
+    fn security_flavours(&mut self, of: &Target) {
+        let flavours = match of {
+            Target::File(file) => self.server.flavours(&file.handle, self.peer),
+            // Every caller may see names on the way to shares.
+            Target::Pseudo(_) if self.server.offers_kerberos() => Some(Flavours::ALL),
+            Target::Pseudo(_) => None,
+        };
+        write_flavours(self.w(), flavours.unwrap_or_default());
+        let is_taken = self
+            .current
+            .as_ref()
+            .is_some_and(|t| t.check_flavour().is_ok());
+        if self.minor > 0 || !is_taken {
             self.current = None;
             self.state = None;
         }

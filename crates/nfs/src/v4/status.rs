@@ -40,6 +40,7 @@ pub(crate) enum Status {
     Locked = 10012,
     Grace = 10013,
     ShareDenied = 10015,
+    WrongSecurity = 10016,
     ClientIdInUse = 10017,
     Resource = 10018,
     NoFileHandle = 10020,

@@ -20,6 +20,7 @@ pub(crate) mod nbd;
 pub(crate) mod nfs;
 mod nfs_callbacks;
 mod nfs_clients;
+mod nfs_kerberos;
 mod nfs_tls;
 pub(crate) mod notify;
 mod outbox;
@@ -352,6 +353,7 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
             .nodename()
             .to_string_lossy()
             .into_owned(),
+        kerberos: nfs_kerberos::acceptor(config.nfs.kerberos_keytab.as_deref()),
     });
     tokio::spawn(nfs_callbacks::carry(calls, server.clone()));
     Ok(server)

@@ -9,8 +9,10 @@ use engine::{DatasetFilter, DatasetInfo, PropertyQuery};
 
 use manage::api::Share;
 use manage::replication::{FENCED_PROPERTY, IDENTITY_PROPERTY, fence_of, identity_of};
+use nfs::exports::Rules;
 
 use super::fuse::Mounts;
+
 use super::nfs::Listeners;
 use crate::appliance::context::Context;
 use crate::logging::NFS;
@@ -18,6 +20,8 @@ use crate::redacted::is_redacted;
 
 /// Value of the property `keystatus` of a dataset whose key is not loaded.
 const KEY_UNAVAILABLE: u64 = 1;
+/// Why no client can use Kerberos.
+const WITHOUT_KERBEROS: &str = "clients cannot use Kerberos, which sec= asks for: kerberos_keytab under [nfs] is not set, or not usable";
 
 /// The clients of NFS.
 pub(crate) struct NfsClients {
@@ -41,6 +45,8 @@ pub(crate) struct Shares {
     refreshing: tokio::sync::Mutex<()>,
     /// What the last refresh found, in the order of the datasets.
     found: Mutex<Vec<Share>>,
+    /// Datasets whose shares want Kerberos where that is not offered, of which the log has told.
+    without_kerberos: Mutex<BTreeSet<String>>,
 }
 
 impl Shares {
@@ -53,6 +59,7 @@ impl Shares {
             leaving: Mutex::default(),
             refreshing: tokio::sync::Mutex::new(()),
             found: Mutex::default(),
+            without_kerberos: Mutex::default(),
         }
     }
 
@@ -181,6 +188,7 @@ impl Shares {
         }
         let any = !exports.is_empty();
         let mut found: Vec<Share> = exports.iter().map(share).collect();
+        self.note_without_kerberos(&mut found);
         for (export, error) in self.server.set_exports(exports) {
             for refused in found.iter_mut().filter(|s| s.dataset == export.dataset) {
                 refused.error = Some(error.to_string());
@@ -189,6 +197,31 @@ impl Shares {
         }
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
         self.listeners.follow(&self.server, any).await;
+    }
+}
+
+impl Shares {
+    /// Says of shares that want Kerberos where that is not offered: in the log once, and in the list where no client can use them.
+    fn note_without_kerberos(&self, found: &mut [Share]) {
+        if self.server.offers_kerberos() {
+            return;
+        }
+        let noted = self.without_kerberos.lock();
+        let mut noted = noted.unwrap_or_else(PoisonError::into_inner);
+        for share in found {
+            let Some(rules) = Rules::parse(&share.options)
+                .ok()
+                .filter(Rules::has_kerberos)
+            else {
+                continue;
+            };
+            if rules.has_kerberos_only() {
+                share.error = Some(WITHOUT_KERBEROS.to_owned());
+            }
+            if noted.insert(share.dataset.clone()) {
+                tracing::warn!(target: NFS, "'{}': {WITHOUT_KERBEROS}", share.dataset);
+            }
+        }
     }
 }
 

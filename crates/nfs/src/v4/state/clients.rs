@@ -10,14 +10,22 @@ use std::collections::{BTreeSet, VecDeque};
 pub(crate) type ClientId = u64;
 
 /// The principal that a client calls as: calls of another one are refused its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Principal(pub(super) Option<u32>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Principal {
+    /// None that it says.
+    None,
+    /// The user that it says.
+    User(u32),
+    /// The one that Kerberos makes sure of.
+    Kerberos(String),
+}
 
 impl From<&Credential> for Principal {
     fn from(credential: &Credential) -> Self {
         match credential {
-            Credential::Sys { uid, .. } => Self(Some(*uid)),
-            _ => Self(None),
+            Credential::Sys { uid, .. } => Self::User(*uid),
+            Credential::Kerberos { user, .. } => Self::Kerberos(user.principal.clone()),
+            _ => Self::None,
         }
     }
 }

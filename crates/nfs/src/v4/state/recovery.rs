@@ -104,8 +104,13 @@ impl Recovery {
             _ => return,
         };
         let principal = match words.next() {
-            Some("-") => Some(Principal(None)),
-            Some(uid) => uid.parse().ok().map(|uid| Principal(Some(uid))),
+            Some("-") => Some(Principal::None),
+            Some(word) => match word.strip_prefix("krb5:") {
+                Some(name) => crate::hex::decode(name)
+                    .and_then(|name| String::from_utf8(name).ok())
+                    .map(Principal::Kerberos),
+                None => word.parse().ok().map(Principal::User),
+            },
             None => None,
         };
         let name = words.next().and_then(crate::hex::decode);
@@ -123,16 +128,23 @@ impl Recovery {
 
     fn write(&self) -> Vec<u8> {
         let mut text = format!("{HEADER}\nserver {:016x}\n", self.identity);
-        let earlier = self.earlier.iter().map(|(name, c)| (name, c.principal));
-        let recorded = self.recorded.iter().map(|(name, p)| (name, *p));
+        let earlier = self.earlier.iter().map(|(name, c)| (name, &c.principal));
+        let recorded = self.recorded.iter();
         // Until grace is over, who had state before is not displaced by another of the same name.
-        let all: BTreeMap<&ClientName, Principal> = recorded.chain(earlier).collect();
+        let all: BTreeMap<&ClientName, &Principal> = recorded.chain(earlier).collect();
         for ((has_sessions, name), principal) in all {
             text.push_str(if *has_sessions { "4.1 " } else { "4.0 " });
-            let _infallible = match principal.0 {
-                Some(uid) => write!(text, "{uid} "),
-                None => write!(text, "- "),
-            };
+            match principal {
+                Principal::None => text.push('-'),
+                Principal::User(uid) => {
+                    let _infallible = write!(text, "{uid}");
+                }
+                Principal::Kerberos(name) => {
+                    text.push_str("krb5:");
+                    crate::hex::encode(name.as_bytes(), &mut text);
+                }
+            }
+            text.push(' ');
             crate::hex::encode(name, &mut text);
             text.push('\n');
         }
@@ -276,7 +288,7 @@ impl StateTable {
             return Err(Status::CompleteAlready);
         }
         let name = (client.has_sessions, client.name.clone());
-        let principal = client.principal;
+        let principal = client.principal.clone();
         if let Some(earlier) = self.recovery.earlier.get_mut(&name)
             && earlier.principal == principal
         {
@@ -294,7 +306,8 @@ impl StateTable {
         {
             client.recorded = true;
             let name = (client.has_sessions, client.name.clone());
-            self.recovery.recorded.insert(name, client.principal);
+            let principal = client.principal.clone();
+            self.recovery.recorded.insert(name, principal);
             self.recovery.version += 1;
         }
     }
@@ -342,7 +355,7 @@ mod tests {
     }
 
     fn client(table: &mut StateTable, name: &[u8], uid: u32) -> ClientId {
-        let principal = Principal(Some(uid));
+        let principal = Principal::User(uid);
         let exchanged = table.exchange_id(name, [1; 8], principal, false);
         let id = exchanged.expect("a new client").client;
         table.confirm(id);
@@ -393,7 +406,7 @@ mod tests {
         assert_eq!(again.grace(), Some(2));
         assert_eq!(again.identity(), identity);
         // Ended early when all are done.
-        let two = after.exchange_id(b"two", [1; 8], Principal(Some(1000)), false);
+        let two = after.exchange_id(b"two", [1; 8], Principal::User(1000), false);
         after.remove_client(two.expect("the client").client);
         let two = client(&mut after, b"two", 0);
         assert_eq!(after.check_reclaim(two), Ok(()));

@@ -64,8 +64,8 @@ impl TestClient {
             sent.lock().expect("no panic").push(message);
             true
         });
-        let principal = Principal(Some(0));
-        let exchanged = table.exchange_id(name, [1; 8], principal, false);
+        let principal = Principal::User(0);
+        let exchanged = table.exchange_id(name, [1; 8], principal.clone(), false);
         let id = exchanged.expect("a new client").client;
         let create = CreateSession {
             client: id,
