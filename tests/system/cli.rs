@@ -103,6 +103,11 @@ impl Place {
         self.environment.push((name, value));
     }
 
+    /// Forgets all variables that were set.
+    pub(crate) fn unset_all(&mut self) {
+        self.environment.clear();
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

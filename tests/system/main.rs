@@ -69,6 +69,7 @@ mod receiving;
 mod redaction;
 mod removal;
 mod replication;
+mod replication_clock;
 mod replication_peers;
 mod reports;
 mod resumed;

@@ -8,11 +8,11 @@ use crate::cli::{Place, wait_for};
 use crate::stream_faults::SERVE;
 
 /// Two pools, and a tree with snapshots in one of them.
-const POOLS: &str = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && \
+pub(crate) const POOLS: &str = "truncate -s 256M a b && zpool create tank $PWD/a && zpool create back $PWD/b && \
                      zfs create -p tank/vm/one && zfs create -V 8M -s tank/vm/disk && zfs create tank/vm/tmp";
 
 #[track_caller]
-fn check(place: &Place, line: &str, expected: &str) {
+pub(crate) fn check(place: &Place, line: &str, expected: &str) {
     assert_eq!(place.run(line), expected, "{line}");
 }
 
@@ -696,7 +696,7 @@ fn a_job_is_tried_out_turned_round_and_turned_back_with_differences_only() {
 }
 
 /// OpenZFS finds both pools in order.
-fn judged(place: &Place) {
+pub(crate) fn judged(place: &Place) {
     check(place, "zpool export tank && zpool export back", "");
     if oracle::has_zdb() {
         for pool in ["tank", "back"] {
@@ -847,6 +847,7 @@ fn encrypted_datasets_are_kept_where_nobody_can_read_them() {
             false => Err(copies),
         }
     });
+    the_key_of_a_job_is_not_loaded(&place);
     // Increments go on without the key, from a bookmark too.
     check(
         &place,
@@ -870,6 +871,41 @@ fn encrypted_datasets_are_kept_where_nobody_can_read_them() {
         );
     }
     judged(&place);
+}
+
+/// A job that sends decrypted says which key it needs, and goes on when that is there.
+fn the_key_of_a_job_is_not_loaded(place: &Place) {
+    check(
+        place,
+        "printf 'the long secret\\n' | zfs create -o encryption=on -o keyformat=passphrase tank/shut && sanbox put f tank/shut:/f && \
+         zfs snapshot tank/shut@s1 && zfs unload-key tank/shut",
+        "",
+    );
+    let create = "sanbox replication create shut --from tank/shut --to back/shut --no-properties";
+    check(place, create, "");
+    check(
+        place,
+        "sanbox replication run shut",
+        "! cannot replicate 'tank/shut': cannot send 'tank/shut@s1': encryption key not loaded ('zfs load-key tank/shut' loads it)\n[1]\n",
+    );
+    check(
+        place,
+        "zfs list -H -o name back/shut 2>&1 | grep -c exist",
+        "1\n",
+    );
+    check(
+        place,
+        "printf 'the long secret\\n' | zfs load-key tank/shut",
+        "",
+    );
+    check(
+        place,
+        "sanbox replication run shut >/dev/null; zfs get -Ho value encryption back/shut@s1",
+        "off\n",
+    );
+    assert_eq!(sums(place, "tank/shut@s1"), sums(place, "back/shut@s1"));
+    let remove = "sanbox replication remove shut >/dev/null && zfs destroy -r back/shut && zfs destroy -r tank/shut";
+    check(place, remove, "");
 }
 
 /// Files that are written all the time are at the target of a continuous job some seconds later; a daemon that is killed goes on; nothing is

@@ -54,6 +54,9 @@ impl LocalEndpoint {
                 }
             }
             EngineError::Receive(text) => ReplicationError::Failed(text.clone()),
+            EngineError::KeyNotLoaded(name) => ReplicationError::Failed(format!(
+                "{what}: {error} ('zfs load-key {name}' loads it)"
+            )),
             other => ReplicationError::Failed(format!("{what}: {other}")),
         }
     }
