@@ -283,7 +283,7 @@ async function fences() {
   await look('fenced');
   await link1('Alerts').click();
   for (const end = Date.now() + 60_000; !(await page.getByRole('link', { name: 'dataset tank/vm', exact: true }).isVisible()) && Date.now() < end; ) {
-    await page.getByRole('button', { name: /^Run now: replication/ }).click();
+    await page.getByRole('button', { name: /^Run now: replication$/ }).click();
     await run();
     await page.waitForTimeout(1000);
     if (await page.locator('dialog').count()) await page.getByRole('button', { name: 'Close' }).last().click();
