@@ -6,7 +6,7 @@ use crate::delegation::on;
 use crate::pool_mailbox::Request;
 use crate::property::Kinds;
 use crate::{EngineError, PoolHandle};
-use dsl::stream::{SendOptions, SendResume};
+use dsl::stream::{SendOptions, SendResume, StreamChunk};
 
 /// Chunks of about 1 MiB between the pool and the reader.
 const CHUNKS_MAX: usize = 4;
@@ -27,7 +27,7 @@ pub struct SendRequest {
 }
 
 /// A stream under way. The snapshot cannot be destroyed until the stream ends or this is dropped.
-pub struct SendStream(Receiver<Result<Vec<u8>, EngineError>>);
+pub struct SendStream(Receiver<Result<StreamChunk, EngineError>>);
 
 impl std::fmt::Debug for SendStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -41,6 +41,15 @@ impl SendStream {
     /// # Errors
     /// A block could not be read: the stream is not whole then, and nothing follows. [`EngineError::PoolClosed`].
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, EngineError> {
+        let chunk = self.next_chunk().await?;
+        Ok(chunk.map(StreamChunk::into_vec))
+    }
+
+    /// As [`next`](Self::next), without copying blocks together.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_chunk(&mut self) -> Result<Option<StreamChunk>, EngineError> {
         match self.0.receive().await {
             // An empty chunk is the end: a task that ended before it was cut off.
             Some(Ok(chunk)) if chunk.is_empty() => Ok(None),
@@ -116,7 +125,7 @@ impl PoolHandle {
                             Ok(chunk) => Ok(chunk.unwrap_or_default()),
                             Err(error) => Err(error.into()),
                         };
-                        let last = chunk.as_ref().map_or(true, Vec::is_empty);
+                        let last = chunk.as_ref().map_or(true, StreamChunk::is_empty);
                         // A reader that is gone ends the stream.
                         if chunks.send(chunk).await.is_err() || last {
                             return;

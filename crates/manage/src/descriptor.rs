@@ -5,7 +5,7 @@
 //! blocks the thread that calls. Sockets are not taken: they cannot be opened anew.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
@@ -68,16 +68,29 @@ impl Descriptor {
         ))
     }
 
-    /// Writes all of it. Dropped before it ends, it has written a part.
+    /// Writes all of it, part by part. Dropped before it ends, it has written some of it.
     ///
     /// # Errors
     /// Of writing: the pipe has no reader any more, the file system is full. [`ErrorKind::Unsupported`] of what is read from.
-    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.0 {
-            OpenFile::PipeOut(pipe) => pipe.write_all(bytes).await,
-            OpenFile::File(file) => file.write_all(bytes),
-            OpenFile::PipeIn(_) => Err(ErrorKind::Unsupported.into()),
+    pub async fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut rest = &mut slices[..];
+        // What is empty is no part of a write, which would return 0.
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let written = match &mut self.0 {
+                OpenFile::PipeOut(pipe) => pipe.write_vectored(rest).await,
+                OpenFile::File(file) => file.write_vectored(rest),
+                OpenFile::PipeIn(_) => return Err(ErrorKind::Unsupported.into()),
+            };
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut rest, written),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     /// Reads what there is, `buffer.len()` bytes at most, and returns how many; 0 at the end.
@@ -153,7 +166,8 @@ mod tests {
         let mut descriptor = Descriptor::new(to, Direction::Out, false).expect("a pipe is taken");
         let bytes: Vec<u8> = (0..251).cycle().take(3 << 20).collect();
         // More than the pipe holds: it waits, and blocks nothing.
-        let late = tokio::time::timeout(Duration::from_millis(50), descriptor.write_all(&bytes));
+        let whole: [&[u8]; 1] = [&bytes];
+        let late = tokio::time::timeout(Duration::from_millis(50), descriptor.write_all(&whole));
         late.await.expect_err("nobody reads");
         assert!(!is_nonblocking(&theirs) && !is_nonblocking(&from));
         drop(theirs);
@@ -162,7 +176,7 @@ mod tests {
             File::from(from).read_to_end(&mut all).expect("reads");
             all
         });
-        descriptor.write_all(&bytes).await.expect("it is read");
+        descriptor.write_all(&whole).await.expect("it is read");
         drop(descriptor);
         let all = reader.join().expect("ends");
         assert!(all.len() > bytes.len() && all.ends_with(&bytes));
@@ -173,7 +187,7 @@ mod tests {
         let (from, to) = pipe();
         let mut descriptor = Descriptor::new(to, Direction::Out, false).expect("a pipe is taken");
         drop(from);
-        let error = descriptor.write_all(b"x").await.expect_err("broken");
+        let error = descriptor.write_all(&[b"x"]).await.expect_err("broken");
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 
@@ -200,7 +214,7 @@ mod tests {
         let given = || OwnedFd::from(file.try_clone().expect("a copy"));
         Descriptor::new(given(), Direction::Out, false).expect_err("pipes alone");
         let mut descriptor = Descriptor::new(given(), Direction::Out, true).expect("taken");
-        descriptor.write_all(b"after").await.expect("writes");
+        descriptor.write_all(&[b"after"]).await.expect("writes");
         file.rewind().expect("its start");
         let mut all = String::new();
         file.read_to_string(&mut all).expect("reads");

@@ -226,7 +226,7 @@ impl Tree {
         }
         let chosen: Vec<&IoBuf> = parts.iter().collect();
         let block = join(&chosen);
-        if let Some(value) = check(&block) {
+        if let Some(value) = check.judge(&block) {
             return Ok(Some((value, block)));
         }
         let mut versions = Vec::new();
@@ -246,7 +246,7 @@ impl Tree {
                 .map(|(all, &which): (_, &usize)| &all[which])
                 .collect();
             let block = join(&chosen);
-            if let Some(value) = check(&block) {
+            if let Some(value) = check.judge(&block) {
                 return Ok(Some((value, block)));
             }
             // The next combination, as an odometer counts.

@@ -450,11 +450,15 @@ impl Tree {
     }
 
     async fn run_check<T: Send + 'static>(&self, check: &Check<T>, bytes: &IoBuf) -> Option<T> {
-        if bytes.len() as u64 <= self.0.tuning.offload_above_bytes {
-            return check(bytes);
+        let limit = match check.is_quick() {
+            true => self.0.tuning.offload_sums_above_bytes,
+            false => self.0.tuning.offload_above_bytes,
+        };
+        if bytes.len() as u64 <= limit {
+            return check.judge(bytes);
         }
         let (check, bytes) = (Arc::clone(check), bytes.clone());
-        self.0.handle.compute(move || check(&bytes)).await
+        self.0.handle.compute(move || check.judge(&bytes)).await
     }
 
     fn is_writing(&self, at: Location) -> bool {

@@ -68,7 +68,8 @@ pub use reconfigure::Join;
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, SIZE_BUCKETS, VdevStats};
 pub use tree::Tree;
 pub use types::{
-    Check, Health, LeafInfo, OpenMode, Scrubbed, TopInfo, TreeTuning, VdevStatus, Verify, note,
+    BlockCheck, Check, Health, LeafInfo, OpenMode, QuickCheck, Scrubbed, TopInfo, TreeTuning,
+    VdevStatus, Verify, note,
 };
 
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.

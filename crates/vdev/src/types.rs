@@ -65,6 +65,9 @@ pub struct TreeTuning {
     pub queue: QueueTuning,
     /// Checks of buffers above this many bytes run on the compute pool.
     pub offload_above_bytes: u64,
+    /// The same for checks that only add words up. 128 KiB: that takes 12 microseconds, a hop to the compute pool and back 5 to 10
+    /// of the pool's thread and two changes of threads (docs/measurements/2026-11-29-rates.md).
+    pub offload_sums_above_bytes: u64,
     /// A leaf of a mirror that does not answer for this long is left behind.
     pub stuck_after: Duration,
     /// Log vdevs may lack all of their devices: nothing is read from or written to them then.
@@ -76,6 +79,7 @@ impl Default for TreeTuning {
         Self {
             queue: QueueTuning::default(),
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
+            offload_sums_above_bytes: 128 << 10,
             stuck_after: Duration::from_secs(60),
             missing_logs: false,
         }
@@ -187,5 +191,35 @@ pub struct Scrubbed {
     pub repaired_bytes: u64,
 }
 
-/// A check of bytes that produces a value, `None` for wrong bytes.
-pub type Check<T> = Arc<dyn Fn(&IoBuf) -> Option<T> + Send + Sync>;
+/// A check of bytes that produces a value. Functions are checks.
+pub trait BlockCheck<T>: Send + Sync {
+    /// Returns the value, `None` for wrong bytes.
+    fn judge(&self, bytes: &IoBuf) -> Option<T>;
+
+    /// Whether it only adds words up (Fletcher), which is many times quicker than what else a check may do.
+    fn is_quick(&self) -> bool {
+        false
+    }
+}
+
+impl<T, F: Fn(&IoBuf) -> Option<T> + Send + Sync> BlockCheck<T> for F {
+    fn judge(&self, bytes: &IoBuf) -> Option<T> {
+        self(bytes)
+    }
+}
+
+/// A function as a check that is quick.
+pub struct QuickCheck<F>(pub F);
+
+impl<T, F: Fn(&IoBuf) -> Option<T> + Send + Sync> BlockCheck<T> for QuickCheck<F> {
+    fn judge(&self, bytes: &IoBuf) -> Option<T> {
+        (self.0)(bytes)
+    }
+
+    fn is_quick(&self) -> bool {
+        true
+    }
+}
+
+/// A check that several reads share.
+pub type Check<T> = Arc<dyn BlockCheck<T>>;

@@ -99,6 +99,17 @@ pub(crate) fn held_space(tree: &Tree, dva: &Dva) -> u64 {
     }
 }
 
+/// Whether the checksum of a block is one that only adds words up.
+pub(crate) fn is_sum_of_words(bp: &BlockPointer) -> bool {
+    use codec::checksum::Algorithm;
+    let algorithm = checksum_algorithm(bp.checksum_kind());
+    let adds = matches!(
+        algorithm,
+        Some(Algorithm::Off | Algorithm::Fletcher2 | Algorithm::Fletcher4)
+    );
+    adds && bp.is_little_endian()
+}
+
 /// Whether stored bytes have the checksum of their pointer; `None` for a checksum of a kind that is not known.
 pub(crate) fn sum_agrees(bp: &BlockPointer, salt: &[u8; 32], stored: &[u8]) -> Option<bool> {
     let algorithm = checksum_algorithm(bp.checksum_kind())?;

@@ -162,7 +162,7 @@ pub(crate) fn rejecting<T: 'static>(
 ) -> vdev::Check<T> {
     match fault.cloned() {
         Some(fault) if fault.error == InjectedError::Checksum => {
-            Arc::new(move |bytes: &IoBuf| check(bytes).filter(|_| !fault.rejects()))
+            Arc::new(move |bytes: &IoBuf| check.judge(bytes).filter(|_| !fault.rejects()))
         }
         _ => check,
     }

@@ -151,7 +151,8 @@ impl BlockStore {
         let stored = (stored.len() as u64 == bp.psize()).then_some(stored)?;
         let check = self.stored_check(bp);
         let bytes = stored.clone();
-        self.offload(stored.len(), move || check(&bytes)).await?;
+        self.offload(stored.len(), move || check.judge(&bytes))
+            .await?;
         Some(stored)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
+mod chunk;
 mod finish;
 mod heal;
 mod incoming;
@@ -22,6 +23,7 @@ mod unsynced;
 mod writer;
 
 pub use crate::resume_token::{TokenError, unpack_token};
+pub use chunk::StreamChunk;
 pub use heal::Healer;
 pub use ondisk::stream::{
     Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,

@@ -25,6 +25,7 @@ use ondisk::{
 use runtime::{IoBuf, JoinHandle};
 use zio::{Bookmark, IoClass, ReadProps, ZioError};
 
+use super::chunk::StreamChunk;
 use super::ranges::{CHANGED, Fronts, RangeContent, RedactionLists, SendRange, take_next};
 use super::send_source::SendSource;
 use super::writer::StreamWriter;
@@ -336,7 +337,7 @@ impl Sender {
     ///
     /// # Errors
     /// Of reading: the stream is of no use then.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+    pub async fn next(&mut self) -> Result<Option<StreamChunk>> {
         while !self.ended && self.writer.len() < CHUNK_BYTES {
             self.plan_ahead().await?;
             match self.ahead.pop_front() {
@@ -868,9 +869,9 @@ impl Sender {
     }
 
     /// Writes a record with its payload; in a dry run the payload is counted.
-    fn put(&mut self, record: &StreamRecord, payload: Option<&[u8]>) {
+    fn put(&mut self, record: &StreamRecord, payload: Option<&IoBuf>) {
         if let Some(bytes) = payload {
-            self.writer.put(record, bytes);
+            self.writer.put_block(record, bytes);
         } else {
             self.skipped_bytes += ondisk::stream::RECORD_SIZE as u64 + record.payload_len();
             self.writer.flush();
@@ -968,7 +969,7 @@ impl Sender {
             record.compressed_size = bp.psize();
             record.crypt = super::raw::params_of(bp);
         }
-        let bytes = payload.as_ref().map(|payload| &payload.bytes[..]);
+        let bytes = payload.as_ref().map(|payload| &payload.bytes);
         self.put(&StreamRecord::Spill(record), bytes);
         Ok(())
     }
@@ -1017,8 +1018,9 @@ impl Sender {
                 let len = (bp.lsize() - at).min(OLD_MAX_BLOCK_SIZE);
                 record.offset = offset + at;
                 record.logical_size = len;
-                let piece = payload.map(|whole| &whole.bytes[to_usize(at)..to_usize(at + len)]);
-                self.put(&StreamRecord::Write(record.clone()), piece);
+                let range = to_usize(at)..to_usize(at + len);
+                let piece = payload.map(|whole| whole.bytes.slice(range));
+                self.put(&StreamRecord::Write(record.clone()), piece.as_ref());
                 at += len;
             }
             return;
@@ -1045,7 +1047,7 @@ impl Sender {
                 | u64::from(bp.compression().0) << 32
                 | u64::from(raw) << 39;
         }
-        let bytes = payload.map(|whole| &whole.bytes[..]);
+        let bytes = payload.map(|whole| &whole.bytes);
         self.put(&StreamRecord::Write(record), bytes);
     }
 }

@@ -6,6 +6,9 @@ use ondisk::stream::put_record_checksum;
 use ondisk::stream::{
     Begin, CHECKSUM_OFFSET, ObjectExtent, RECORD_SIZE, StreamKind, StreamRecord, TO_THE_END,
 };
+use runtime::IoBuf;
+
+use super::chunk::StreamChunk;
 
 /// The running checksum of a stream that is written, in little-endian order.
 #[derive(Debug, Default)]
@@ -40,7 +43,7 @@ impl StreamSum {
 /// Writes records and payloads into a buffer, which its owner empties. Adjacent frees become one record.
 #[derive(Debug, Default)]
 pub(super) struct StreamWriter {
-    out: Vec<u8>,
+    chunk: StreamChunk,
     sum: StreamSum,
     /// A FREE, FREEOBJECTS or REDACT that the next record may still lengthen.
     pending: Option<StreamRecord>,
@@ -49,14 +52,14 @@ pub(super) struct StreamWriter {
 impl StreamWriter {
     /// Bytes that were not taken yet.
     pub(super) fn len(&self) -> usize {
-        self.out.len()
+        self.chunk.len()
     }
 
     /// Takes what was written; what may still be lengthened stays.
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        // What comes next is as long, mostly: it is not copied to grow.
-        let next = Vec::with_capacity(self.out.len());
-        std::mem::replace(&mut self.out, next)
+    pub(super) fn take(&mut self) -> StreamChunk {
+        // What comes next is alike, mostly: it is not copied to grow.
+        let next = self.chunk.next();
+        std::mem::replace(&mut self.chunk, next)
     }
 
     /// Writes a record and its payload, padded with zeros to the length that the record says.
@@ -66,6 +69,20 @@ impl StreamWriter {
     pub(super) fn put(&mut self, record: &StreamRecord, payload: &[u8]) {
         self.flush();
         self.put_now(record, payload);
+    }
+
+    /// As [`put`](Self::put), with a payload that is not copied where it is long and needs no zeros behind it.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub(super) fn put_block(&mut self, record: &StreamRecord, payload: &IoBuf) {
+        if payload_len(record) != payload.len() {
+            return self.put(record, payload);
+        }
+        self.flush();
+        self.put_record(record);
+        self.chunk.push_block(payload);
+        self.sum.payload(payload);
     }
 
     /// Writes what waited to be lengthened.
@@ -146,22 +163,38 @@ impl StreamWriter {
         });
     }
 
-    fn put_now(&mut self, record: &StreamRecord, payload: &[u8]) {
+    fn put_record(&mut self, record: &StreamRecord) {
         let mut bytes = record.encode();
         self.sum
             .add_record(&mut bytes, matches!(record, StreamRecord::Begin(_)));
-        self.out.extend_from_slice(&bytes);
-        let len = usize::try_from(record.payload_len()).expect("payloads are at most 16 MiB");
+        self.chunk.push(&bytes);
+    }
+
+    fn put_now(&mut self, record: &StreamRecord, payload: &[u8]) {
+        self.put_record(record);
+        let len = payload_len(record);
         assert!(
             payload.len() <= len,
             "a payload of {} bytes where the record says {len}",
             payload.len()
         );
-        let at = self.out.len();
-        self.out.extend_from_slice(payload);
-        self.out.resize(at + len, 0);
-        self.sum.payload(&self.out[at..]);
+        self.chunk.push(payload);
+        self.chunk.push_zeros(len - payload.len());
+        match payload.len() == len {
+            true => self.sum.payload(payload),
+            false => self.sum.payload(&padded(payload, len)),
+        }
     }
+}
+
+fn payload_len(record: &StreamRecord) -> usize {
+    usize::try_from(record.payload_len()).expect("payloads are at most 16 MiB")
+}
+
+fn padded(payload: &[u8], len: usize) -> Vec<u8> {
+    let mut padded = payload.to_vec();
+    padded.resize(len, 0);
+    padded
 }
 
 /// Returns the records that open a package of streams: a BEGIN with the list of what is in it, which `zfs send -I` leaves empty, and

@@ -47,7 +47,7 @@ async fn stream(rig: &Rig, bookmark: &str) -> Vec<u8> {
     let mut sender = sending.await.expect("it is sent");
     let mut bytes = Vec::new();
     while let Some(chunk) = sender.next().await.expect("it is read") {
-        bytes.extend(chunk);
+        bytes.extend(chunk.into_vec());
     }
     bytes
 }

@@ -49,7 +49,7 @@ impl PoolContext {
                     Ok(None) => return Ok(()),
                     // A receiver that is gone ends the stream.
                     Ok(Some(chunk)) => {
-                        if chunks.send(chunk).await.is_err() {
+                        if chunks.send(chunk.into_vec()).await.is_err() {
                             return Ok(());
                         }
                     }

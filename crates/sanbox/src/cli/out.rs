@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::stream::StreamChunk;
 use manage::descriptor::Descriptor;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -116,16 +117,8 @@ impl Out {
                     },
                     Stream::Out,
                 ) => {
-                    if let Err(error) = descriptor.lock().await.write_all(&bytes).await {
-                        // Without a reader it ends quietly; a full file system is told.
-                        if error.kind() != io::ErrorKind::BrokenPipe {
-                            let why = error.to_string();
-                            let why = why.split(" (os error").next().unwrap_or(&why);
-                            let words = format!("cannot write the output: {why}\n");
-                            let _ = sender.send((Stream::Err, words.into_bytes())).await;
-                        }
-                        return Err(OutputClosed);
-                    }
+                    let written = descriptor.lock().await.write_all(&[&bytes]).await;
+                    told(written, sender).await?;
                 }
                 (Sink::Channel { sender, .. }, _) => sender
                     .send((stream, bytes))
@@ -134,6 +127,22 @@ impl Out {
             }
         }
         Ok(())
+    }
+
+    /// Hands on what waits, and then a part of a stream to standard output.
+    pub(crate) async fn send_chunk(&self, chunk: StreamChunk) -> Result<(), OutputClosed> {
+        self.flush().await?;
+        if let Sink::Channel {
+            stream: Some(descriptor),
+            sender,
+        } = &self.0.sink
+        {
+            let parts: Vec<&[u8]> = chunk.parts().collect();
+            let written = descriptor.lock().await.write_all(&parts).await;
+            return told(written, sender).await;
+        }
+        self.push(Stream::Out, chunk.into_vec());
+        self.flush().await
     }
 
     fn take(&self) -> Vec<(Stream, Vec<u8>)> {
@@ -146,6 +155,23 @@ impl Out {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells why a descriptor takes no more: nothing where it has no reader, but that a file system is full.
+async fn told(
+    written: io::Result<()>,
+    sender: &tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>,
+) -> Result<(), OutputClosed> {
+    let Err(error) = written else {
+        return Ok(());
+    };
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let why = error.to_string();
+        let why = why.split(" (os error").next().unwrap_or(&why);
+        let words = format!("cannot write the output: {why}\n");
+        let _ = sender.send((Stream::Err, words.into_bytes())).await;
+    }
+    Err(OutputClosed)
 }
 
 fn write_own(stream: Stream, bytes: &[u8]) -> io::Result<()> {

@@ -276,7 +276,7 @@ impl Tree {
             let (distrusted, check) = (distrusted.to_vec(), Arc::clone(check));
             move || {
                 let block = solve::assemble(&map, &held, &distrusted)?;
-                Some((check(&block)?, block))
+                Some((check.judge(&block)?, block))
             }
         };
         self.run_job(reading.map.len, job).await

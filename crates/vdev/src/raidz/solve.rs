@@ -120,7 +120,7 @@ fn search_within<T>(
 ) -> Option<(T, IoBuf)> {
     let attempt = |distrusted: &[usize]| {
         let block = assemble(map, held, distrusted)?;
-        Some((check(&block)?, block))
+        Some((check.judge(&block)?, block))
     };
     if !doubtful.is_empty()
         && let Some(found) = attempt(doubtful)
@@ -151,7 +151,7 @@ fn search_within<T>(
         spread_tries.set(left);
         let is_suspected = |column: &Column| suspects.iter().any(|suspect| suspect.holds(column));
         let block = assemble_without(map, held, is_suspected)?;
-        Some(Some((check(&block)?, block)))
+        Some(Some((check.judge(&block)?, block)))
     };
     let with_spread = |size: usize| {
         let first = spread.iter().enumerate();

@@ -693,10 +693,10 @@ async fn copy(
             .error(format!("TIME        SENT   SNAPSHOT {}", request.snapshot));
     }
     let mut sent = 0;
-    while let Some(chunk) = stream.next().await.map_err(fail)? {
+    while let Some(chunk) = stream.next_chunk().await.map_err(fail)? {
         sent += chunk.len() as u64;
         progress.sent += chunk.len() as u64;
-        session.out.push(Stream::Out, chunk);
+        session.out.send_chunk(chunk).await?;
         progress.tell(session, &request.snapshot, sent);
         session.out.flush().await?;
     }
