@@ -3,10 +3,14 @@ client has given the file back. Of files that are delegated to be written, reade
 
 usage: delegations.py PYNFS HOST PORT SHARE MOUNT FILE            changes of all kinds; what is delegated at the end is in FILE
        delegations.py PYNFS HOST PORT SHARE MOUNT FILE ROLLBACK   behind a restart of the server: what may be reclaimed, and is not
+       delegations.py PYNFS HOST PORT SHARE MOUNT at-once SECONDS  clients that write in their caches, and others, at once
 MOUNT is where the share is mounted by FUSE, or nothing; ROLLBACK is a command that rolls it back.
 """
 
+import itertools
 import os
+import queue
+import random
 import socket
 import struct
 import subprocess
@@ -438,6 +442,211 @@ def vanished(others, three):
     print(f"a client that gives nothing back: revoked after {time.time() - began:.0f} s", flush=True)
 
 
+class Caching:
+    """A client that keeps what it writes in its own cache, for as long as a file is delegated to it, and gives files back as it is
+    called to."""
+
+    def __init__(self, number):
+        self.holder = Holder(b"caching%d" % number)
+        self.lock = threading.RLock()  # of the session and the cache
+        self.held, self.dirty = {}, {}  # state ids of delegations, and what was written and not sent
+        self.recalls = queue.Queue()
+        self.holder.session.client.cb_pre_hook(OP_CB_RECALL, lambda argument, env: self.recalls.put(argument.fh))
+        self.holder.session.client.cb_post_hook(OP_CB_GETATTR, self.tell)
+        self.cached = self.asked = 0
+        threading.Thread(target=self.give_back, daemon=True).start()
+
+    def tell(self, argument, env, res):
+        # Not under the lock: the session may wait for the server, which waits for this.
+        data, change = self.dirty.get(argument.fh), self.held[argument.fh][1]
+        self.asked += 1
+        size = len(data) if data is not None else self.held[argument.fh][2]
+        res.obj_attributes = {FATTR4_CHANGE: change + (data is not None), FATTR4_SIZE: size}
+        return res
+
+    def give_back(self):
+        while True:
+            handle = self.recalls.get()
+            with self.lock:
+                if handle in self.held:
+                    self.flush(handle)
+                    self.holder.give_back(handle, self.held.pop(handle)[0])
+
+    def flush(self, handle):
+        if handle in self.dirty:
+            self.store(handle, self.held[handle][0], self.dirty[handle])
+            state, change, _ = self.held[handle]
+            self.held[handle] = (state, change, len(self.dirty.pop(handle)))
+
+    def store(self, handle, state, data):
+        environment.check(self.holder.compound([op.putfh(handle), op.write(state, 0, FILE_SYNC4, data)]))
+
+    def open(self, name, access, want, then):
+        """Opens a file, and does something with it, as soon as it can be opened."""
+        while True:
+            with self.lock:
+                opened = environment.open_file(self.holder.session, name, self.holder.path + [name], access=access | want, want_deleg=True)
+                if opened.status == NFS4_OK:
+                    handle, state = opened.resarray[-1].object, opened.resarray[-2].stateid
+                    delegation = opened.resarray[-2].delegation
+                    if delegation.delegation_type == OPEN_DELEGATE_WRITE:
+                        bits = [FATTR4_CHANGE, FATTR4_SIZE]
+                        attributes = environment.do_getattrdict(self.holder.session, handle, bits)
+                        self.held[handle] = (delegation.write.stateid, attributes[FATTR4_CHANGE], attributes[FATTR4_SIZE])
+                    done = then(handle, state)
+                    environment.check(environment.close_file(self.holder.session, handle, state))
+                    return done
+            assert opened.status == DELAY, opened.status
+            time.sleep(0.01)
+
+    def write(self, name, handle, data):
+        def by_open(handle, state):
+            if handle in self.held:
+                self.dirty[handle] = data
+            else:
+                self.store(handle, state, data)
+
+        with self.lock:
+            if handle in self.held:
+                self.cached += 1
+                self.dirty[handle] = data
+                return
+        self.open(name, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, by_open)
+
+    def read(self, name, handle):
+        def by_state(handle, state):
+            found = self.holder.compound([op.putfh(handle), op.read(state, 0, 4096)])
+            environment.check(found)
+            return found.resarray[-1].data
+
+        with self.lock:
+            if handle in self.dirty:
+                return self.dirty[handle]
+            if handle in self.held:
+                return by_state(handle, self.held[handle][0])
+        return self.open(name, 1, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, by_state)
+
+    def size(self, name, handle):
+        while True:
+            with self.lock:
+                if handle in self.dirty:
+                    return len(self.dirty[handle])
+                found = self.holder.compound([op.putfh(handle), op.getattr(1 << FATTR4_SIZE)])
+            if found.status == NFS4_OK:
+                return found.resarray[-1].obj_attributes[FATTR4_SIZE]
+            assert found.status == DELAY, found.status
+            time.sleep(0.01)
+
+
+class Uncached:
+    """A client of NFSv3."""
+
+    def __init__(self):
+        self.three = V3()
+
+    def until(self, ask):
+        while (answer := ask()) == JUKEBOX:
+            time.sleep(0.01)
+        return answer
+
+    def write(self, name, handle, data):
+        arguments = opaque(handle) + struct.pack(">QII", 0, len(data), 2) + opaque(data)
+        assert self.until(lambda: self.three.call(7, arguments)) == 0
+
+    def read(self, name, handle):
+        return self.until(lambda: self.three.read(handle))
+
+    def size(self, name, handle):
+        return self.until(lambda: self.three.size(handle))
+
+
+class Mounted:
+    """A process at a mount."""
+
+    def at(self, name):
+        return os.path.join(MOUNT, name.decode())
+
+    def write(self, name, handle, data):
+        with open(self.at(name), "r+b", buffering=0) as file:
+            file.write(data)
+
+    def read(self, name, handle):
+        with open(self.at(name), "rb", buffering=0) as file:
+            return file.read(100)
+
+    def size(self, name, handle):
+        return os.stat(self.at(name)).st_size
+
+
+def at_once(seconds):
+    """Everybody reads and writes the same files for some time, each write another value of one length. What a read finds was not
+    overwritten before the read began, and its write began before the read ended; so there are no two writers and no stale cache."""
+    # One that was recalled is not delegated for 30 s: all go on to other files together, five a second.
+    names = [b"at-once%d" % number for number in range(4 + int(seconds * 5))]
+    maker, handles = Holder(b"maker"), {}
+    for name in names:
+        made = environment.create_file(maker.session, name, maker.path + [name])
+        environment.check(made)
+        handles[name], state = made.resarray[-1].object, made.resarray[-2].stateid
+        maker.flush(handles[name], state, b"%016d" % 0)
+        environment.check(environment.close_file(maker.session, handles[name], state))
+    caching = [Caching(number) for number in range(3)]
+    clients = caching + [Uncached()] + ([Mounted()] if MOUNT else [])
+    start, history, failed = time.monotonic(), [], []
+    numbers = itertools.count(1)
+
+    def go(number, client):
+        choose = random.Random(number)
+        try:
+            while (gone := time.monotonic() - start) < seconds and not failed:
+                first = int(gone * 5)
+                name = choose.choice(names[first : first + 4])
+                what = choose.choice(("write", "write", "read", "size"))
+                # In bursts: what is delegated is used.
+                for _ in range(choose.randint(1, 6)):
+                    began = time.monotonic()
+                    value = b"%016d" % next(numbers)
+                    if what == "write":
+                        client.write(name, handles[name], value)
+                    elif what == "read":
+                        value = client.read(name, handles[name])
+                    else:
+                        assert client.size(name, handles[name]) == 16
+                        continue
+                    history.append((name, what, value, began, time.monotonic(), type(client).__name__))
+                time.sleep(choose.random() * 0.05)
+        except BaseException as error:  # told below
+            failed.append(f"{type(client).__name__}: {error!r}")
+
+    threads = [threading.Thread(target=go, args=both, daemon=True) for both in enumerate(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + 60)
+        assert not thread.is_alive(), "waits for ever"
+    assert not failed, failed
+    for name in names:
+        history.append((name, "read", Uncached().read(name, handles[name]), time.monotonic(), time.monotonic() + 1, "the end"))
+    judge_history(names, history)
+    cached, asked = sum(client.cached for client in caching), sum(client.asked for client in caching)
+    writes = sum(entry[1] == "write" for entry in history)
+    assert cached > writes / 20 and asked > 0, f"{cached} of {writes} writes in caches, {asked} times asked"
+    print(f"at once: {writes} writes, {cached} of them in caches, {len(history) - writes} reads, {asked} sizes told: none is stale", flush=True)
+
+
+def judge_history(names, history):
+    for name in names:
+        writes = {value: (began, ended) for of, what, value, began, ended, _ in history if (of, what) == (name, "write")}
+        writes[b"%016d" % 0] = (0, 0)
+        for of, what, value, began, ended, by in history:
+            if (of, what) != (name, "read"):
+                continue
+            assert value in writes, f"{name}: {by} found {value}, which was never written"
+            assert writes[value][0] < ended, f"{name}: {by} found {value} before it was written"
+            later = [other for other, (first, last) in writes.items() if writes[value][1] < first and last < began]
+            assert not later, f"{name}: {by} found {value}, which was overwritten by {later[:3]}"
+
+
 def main():
     holder, other, three = Holder(b"holder"), Holder(b"other"), V3()
     make_plain(other)
@@ -521,7 +730,9 @@ def restarted(rollback):
 
 
 try:
-    if sys.argv[7:]:
+    if FILE == "at-once":
+        at_once(float(sys.argv[7]))
+    elif sys.argv[7:]:
         restarted(sys.argv[7])
     else:
         main()
