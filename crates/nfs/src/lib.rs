@@ -34,6 +34,7 @@ mod rpcsec_gss;
 mod server;
 mod v3;
 mod v4;
+mod written;
 mod xdr;
 
 pub use call_counts::{ClientCounts, PROCEDURES_V3, VERSIONS};

@@ -5,6 +5,7 @@ use super::{Answer, Request, Target, attr};
 use crate::server::Caller;
 use crate::v3::PATH_BYTES_MAX;
 use crate::v3::status::Status;
+use crate::written;
 use crate::xdr::{self, Malformed, Reader};
 use engine::{Change, CreateMode, DeviceNumber, FileType, FsError, FsResult, Made, SetAttr};
 
@@ -27,7 +28,10 @@ impl Request<'_> {
         };
         let Caller { fs, cred, .. } = &target.caller;
         let result = match target.writable() {
-            Ok(()) => fs.setattr(target.handle.file, &set, guard, cred).await,
+            Ok(()) => {
+                written::given_back(self.server, &target.handle, fs, true).await;
+                fs.setattr(target.handle.file, &set, guard, cred).await
+            }
             Err(error) => Err(error),
         };
         self.changed(result, &target).await

@@ -6,6 +6,7 @@ use crate::limits::TRANSFER_BYTES_MAX;
 use crate::outcome::{Outcome, Piece, Reply};
 use crate::server::Caller;
 use crate::v3::status::Status;
+use crate::written;
 use crate::xdr::{self, Malformed};
 use engine::{IoBuf, Stability};
 
@@ -22,6 +23,7 @@ impl Request<'_> {
             .min(TRANSFER_BYTES_MAX);
         let file = target.handle.file;
         let Caller { fs, cred, .. } = &target.caller;
+        written::given_back(self.server, &target.handle, fs, false).await;
         match fs.read(file, offset, count, cred).await {
             Ok(data) => {
                 let length = u32::try_from(data.len()).map_err(|_| Malformed { what: "read" })?;
@@ -64,6 +66,7 @@ impl Request<'_> {
         let data = data.slice(0..count);
         let Caller { fs, cred, .. } = &target.caller;
         let file = target.handle.file;
+        written::given_back(self.server, &target.handle, fs, true).await;
         match fs.write(file, offset, data, stability, cred).await {
             Ok(written) => {
                 self.status(Status::Ok);

@@ -15,6 +15,7 @@ use crate::limits::{ENVELOPE_BYTES, TRANSFER_BYTES_MAX};
 use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Credential, Refusal};
 use crate::server::{Caller, Server};
+use crate::written;
 use crate::xdr::{self, Malformed, Reader, Writer};
 use engine::{Access, Attr, FsError, FsHandle, IoBuf};
 use status::Status;
@@ -216,15 +217,14 @@ impl<'a> Request<'a> {
             Ok(target) => target,
             Err(status) => return self.fail(status, 0),
         };
-        let fs = &target.caller.fs;
-        let known = match target.handle.snapshot {
-            Some(_) => Ok(()),
-            // What a client of NFSv4 writes in its own cache it is made to give back.
-            None => fs.check_written_elsewhere(target.handle.file, 0),
+        let (fs, handle) = (&target.caller.fs, &target.handle);
+        let writer = match handle.snapshot {
+            Some(_) => None,
+            None => fs.writer(handle.file),
         };
-        let attr = match known {
-            Ok(()) => fs.getattr(target.handle.file).await,
-            Err(error) => Err(error),
+        let attr = match writer {
+            Some(writer) => written::attributes(self.server, handle, fs, writer).await,
+            None => fs.getattr(handle.file).await,
         };
         match attr {
             Ok(attr) => {

@@ -6,15 +6,14 @@ use super::bitmap::Bitmap;
 use super::compound::{Compound, Done, FileTarget, Target};
 use super::operation::{RawAttributes, StateId};
 use super::pseudo::{NodeId, PseudoTree};
-use super::state::AskedAttributes;
 use super::status::Status;
 use crate::exports::{Flavour, Flavours};
 use crate::handle::{FileHandle, in_snapshot};
 use crate::rpcsec_gss::wire::{KERBEROS, RPCSEC_GSS, Service};
+use crate::written;
 use crate::xdr::Writer;
 use engine::{
-    Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsStat, SetAttr, Timestamp,
-    XattrMode,
+    Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsStat, Timestamp, XattrMode,
 };
 
 /// Begins the handle of a directory of the pseudo file system; its number follows.
@@ -500,9 +499,10 @@ impl Compound<'_> {
                 list: None,
             }),
             Target::File(file) => {
+                let fs = &file.caller.fs;
                 let attr = match file.writer_of(file.handle.file, self.holder()) {
                     Some(writer) if attribute::needs_writer(bits) => {
-                        self.attr_by_writer(file, writer).await?
+                        written::attributes(self.server, &file.handle, fs, writer).await?
                     }
                     _ => file.attr().await?,
                 };
@@ -525,44 +525,6 @@ impl Compound<'_> {
                 })
             }
         }
-    }
-
-    /// Returns the attributes of a file that a client writes in its own cache (RFC 8881, section 10.4.3): its size, and, if it has
-    /// written what it has not sent yet, times and a change number of now.
-    async fn attr_by_writer(&self, file: &FileTarget, writer: u64) -> Result<Attr, Status> {
-        let asked = self.server.v4().ask_attributes(&file.handle, writer);
-        let (change, answer) = match asked {
-            AskedAttributes::Asked { change, answer } => (change, answer),
-            AskedAttributes::NotDelegated => return Ok(file.attr().await?),
-            AskedAttributes::Later => return Err(Status::Delay),
-        };
-        let told = answer.await.ok().flatten().ok_or(Status::Delay)?;
-        let attr = file.attr().await?;
-        if told.change == change || told.change == attr.change {
-            return Ok(attr);
-        }
-        // The file's own change number grows with what is told, else it would go back if the client's data were lost. Not the time of
-        // the content: the client sets that, to another one perhaps, when it sends what it wrote.
-        let set = SetAttr {
-            flags: Some(attr.flags),
-            ..SetAttr::default()
-        };
-        let cred = Cred {
-            holder: writer,
-            ..Cred::root()
-        };
-        let (fs, id) = (&file.caller.fs, file.handle.file);
-        let after = match fs.setattr(id, &set, None, &cred).await {
-            Ok(change) => change.after,
-            // Nor can the client send what it wrote.
-            Err(FsError::ReadOnly | FsError::NoSpace) => return Ok(attr),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Attr {
-            size: told.size,
-            mtime: after.ctime,
-            ..after
-        })
     }
 
     pub(super) fn pseudo_attr(&self, node: NodeId) -> Attr {

@@ -25,8 +25,10 @@ const PAUSES_MAX: usize = 4096;
 /// How long a client may take to tell the attributes of a file that it writes, before it is to give it back: 2 s. Time is told about
 /// once a second, so who waits is answered within 4 s.
 const ATTRIBUTES_NS: u64 = 2_000_000_000;
-/// Requests that wait for the attributes of one file.
-const ASKING_MAX: usize = 64;
+/// Requests that wait for one file.
+const WAITING_MAX: usize = 64;
+/// How long a request waits for a file that is being given back, before its client is told to ask again: 2 s, as time is told.
+const GIVE_BACK_NS: u64 = 2_000_000_000;
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 
@@ -91,6 +93,18 @@ pub(super) struct AttributeQuery {
 impl std::fmt::Debug for AttributeQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} since {} ns", self.asking.len(), self.since_ns)
+    }
+}
+
+/// Those who wait for a file that is being given back.
+pub(super) struct GiveBackWaits {
+    since_ns: u64,
+    waiting: Vec<ReplySender<()>>,
+}
+
+impl std::fmt::Debug for GiveBackWaits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} since {} ns", self.waiting.len(), self.since_ns)
     }
 }
 
@@ -294,7 +308,7 @@ impl StateTable {
             since_ns,
             asking: Vec::new(),
         });
-        if query.asking.len() >= ASKING_MAX {
+        if query.asking.len() >= WAITING_MAX {
             return AskedAttributes::Later;
         }
         let (sender, answer) = engine::reply();
@@ -318,6 +332,26 @@ impl StateTable {
         for sender in query.asking {
             sender.send(told);
         }
+    }
+
+    /// Begins to wait until a file that is being given back is. `None` if it is not being given back, or too many wait; the wait ends
+    /// without an answer if it takes too long.
+    pub(crate) fn wait_given_back(&mut self, file: &FileHandle) -> Option<Reply<()>> {
+        let recalled = |_, held: &DelegationState| held.recalled_ns.is_some();
+        if self.delegations_of(file, recalled).is_empty() {
+            return None;
+        }
+        let since_ns = self.now_ns;
+        let waits = self.given_back.entry(*file).or_insert(GiveBackWaits {
+            since_ns,
+            waiting: Vec::new(),
+        });
+        if waits.waiting.len() >= WAITING_MAX {
+            return None;
+        }
+        let (sender, wait) = engine::reply();
+        waits.waiting.push(sender);
+        Some(wait)
     }
 
     fn delegations_of(
@@ -432,6 +466,10 @@ impl StateTable {
             file.delegations.remove(&key);
         }
         (held.give_back.0)();
+        let waits = self.given_back.remove(&entry.file);
+        for sender in waits.into_iter().flat_map(|waits| waits.waiting) {
+            sender.send(());
+        }
     }
 
     pub(super) fn remove_delegations_of(&mut self, client: ClientId) {
@@ -485,6 +523,8 @@ impl StateTable {
         for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.revoke(key);
         }
+        self.given_back
+            .retain(|_, waits| now_ns.saturating_sub(waits.since_ns) <= GIVE_BACK_NS);
         let silent = self
             .asked
             .iter()

@@ -14,8 +14,9 @@ mod recovery;
 mod sessions;
 
 pub(super) use clients::{ClientId, Principal};
+pub(crate) use delegations::AskedAttributes;
 pub use delegations::DelegationCounts;
-pub(super) use delegations::{AskedAttributes, DelegationRequest, DelegationType, GiveBack};
+pub(super) use delegations::{DelegationRequest, DelegationType, GiveBack};
 pub(super) use locks::{LockDenied, LockRequest, LockerState};
 pub(super) use opens::OpenRequest;
 pub(crate) use opens::ShareMode;
@@ -26,7 +27,7 @@ use super::operation::StateId;
 use super::status::Status;
 use crate::handle::FileHandle;
 use clients::{Client, ClientNames};
-use delegations::AttributeQuery;
+use delegations::{AttributeQuery, GiveBackWaits};
 use engine::{FileId, FileLocks, FsHandle, LockOwner};
 use owners::Owner;
 use recovery::Recovery;
@@ -140,6 +141,8 @@ pub(crate) struct StateTable {
     recalled: BTreeMap<StateKey, u64>,
     /// Attributes that clients are asked for of files that they write.
     asked: BTreeMap<StateKey, AttributeQuery>,
+    /// Those who wait for files that are being given back.
+    given_back: BTreeMap<FileHandle, GiveBackWaits>,
     /// Files that were recalled lately, and when.
     pauses: BTreeMap<FileHandle, u64>,
     delegations: DelegationCounts,
@@ -174,6 +177,7 @@ impl StateTable {
             expired: BTreeSet::new(),
             recalled: BTreeMap::new(),
             asked: BTreeMap::new(),
+            given_back: BTreeMap::new(),
             pauses: BTreeMap::new(),
             delegations: DelegationCounts::default(),
             calls_back: BTreeMap::new(),

@@ -481,6 +481,36 @@ fn a_client_that_is_silent_about_a_file_is_to_give_it_back_and_loses_it() {
 }
 
 #[test]
+fn who_waits_for_a_file_is_told_when_it_was_given_back_or_takes_too_long() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let held = one.delegate_to_write(&mut table, 1).expect("delegated");
+    assert!(table.wait_given_back(&file(1)).is_none(), "not called yet");
+    table.recall_file(file(1).locked(), one.id, Recalled::ForChange);
+    assert!(table.wait_given_back(&file(2)).is_none());
+    let told = |wait: Reply<()>| {
+        use std::future::Future as _;
+        let mut wait = std::pin::pin!(wait);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match wait.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(told) => Some(told.is_ok()),
+            std::task::Poll::Pending => None,
+        }
+    };
+    let late = table.wait_given_back(&file(1)).expect("it is given back");
+    table.tick(3 * SECOND);
+    assert_eq!(told(late), Some(false));
+    let waits: Vec<_> = (0..2 * WAITING_MAX)
+        .filter_map(|_| table.wait_given_back(&file(1)))
+        .collect();
+    assert_eq!(waits.len(), WAITING_MAX);
+    let given_back = table.return_delegation(&held, &file(1), Some(one.id), 1);
+    assert_eq!(given_back, Ok(()));
+    assert!(waits.into_iter().all(|wait| told(wait) == Some(true)));
+    assert!(table.given_back.is_empty());
+}
+
+#[test]
 fn answers_that_make_no_sense_are_harmless() {
     let mut table = table();
     let one = TestClient::new(&mut table, b"one");
