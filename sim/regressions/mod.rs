@@ -15,6 +15,7 @@ mod import_meets_a_rebuild_189;
 mod large_hole_sent_raw_171;
 mod log_block_set_aside_302;
 mod padding_mended_without_a_disk_10162;
+mod renamed_snapshot_of_a_rotation_400507;
 mod reopened_by_two_250348;
 mod replacement_meets_a_scan_130;
 mod resilver_after_a_detach_14775;

@@ -11,7 +11,7 @@
 //! which [`KeyRotationPlan`] names: the copy has no history that an increment could count from there.
 //! It does not know how the copy is made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -301,14 +301,20 @@ impl DslPool {
         Ok(Line { head, snapshots })
     }
 
-    /// Checks that a copy has what a dataset has: the same snapshots, and nothing written since the newest.
+    /// Checks that a copy has what a dataset has: the same snapshots by the same names, and nothing written since the newest.
     async fn check_lines(self: &Rc<Self>, name: &str, ours: &Line, theirs: &Line) -> Result<()> {
-        let guids = |line: &Line| -> Vec<u64> {
-            let guids = line.snapshots.iter().map(|state| state.phys().guid);
-            guids.collect()
-        };
         let modified = || DslError::Modified { name: name.into() };
-        if guids(ours) != guids(theirs) {
+        let (own, copied) = (
+            self.snapshot_names(&ours.head.phys()).await?,
+            self.snapshot_names(&theirs.head.phys()).await?,
+        );
+        let with_names = |line: &Line, names: &BTreeMap<u64, Vec<u8>>| -> Vec<_> {
+            let snapshots = line.snapshots.iter();
+            let named = snapshots.map(|it| (it.phys().guid, names.get(&it.object.0).cloned()));
+            named.collect()
+        };
+        // One may have been renamed since the copy was made to follow.
+        if with_names(ours, &own) != with_names(theirs, &copied) {
             return Err(modified());
         }
         for line in [ours, theirs] {

@@ -77,7 +77,10 @@ const PAGE_EXAMINED_MAX: usize = 8192;
 
 impl DslPool {
     /// The names of a head's snapshots, by their objects.
-    async fn snapshot_names(&self, head: &DslDatasetPhys) -> Result<BTreeMap<u64, Vec<u8>>> {
+    pub(crate) async fn snapshot_names(
+        &self,
+        head: &DslDatasetPhys,
+    ) -> Result<BTreeMap<u64, Vec<u8>>> {
         let mut names = BTreeMap::new();
         let map = ObjectId(head.snapnames_zapobj);
         let mut cookie = 0;

@@ -679,7 +679,9 @@ impl DatasetAdmin {
             return Ok(());
         };
         let mut next = names.clone();
-        next.get_mut(&head).expect("known").print = names[&target].print;
+        // A rotation takes snapshots of its own, of which one may be the newest.
+        let print = names[&target].print.filter(|_| !self.rotating);
+        next.get_mut(&head).expect("known").print = print;
         self.begin(next);
         let done = self.pool.rollback(&head, None).await;
         self.end(done).map(drop)

@@ -37,8 +37,10 @@ struct Patient {
     raw: bool,
     /// The blocks of its contents, as they are stored.
     blocks: Vec<Vec<u8>>,
-    /// How often each is on the disks.
+    /// How often each is in the pool.
     copies: usize,
+    /// Disks that have each of them, at the same place.
+    sides: usize,
 }
 
 /// Damages blocks of a snapshot that `names` has and heals them; returns how many, and how often power was cut.
@@ -64,7 +66,7 @@ pub(super) fn run(
     let Some(mut patient) = choose(plan, world, rng, &known)? else {
         return Ok((0, 0));
     };
-    patient.copies *= sides;
+    patient.sides = sides;
     let damaged = damage(world, rng, &patient);
     if damaged == 0 {
         return Ok((0, 0));
@@ -170,6 +172,7 @@ fn choose(
             raw: with.raw,
             blocks: blocks_of(&stored),
             copies: usize::try_from(copies.unwrap_or(1)).expect("three at most"),
+            sides: 1,
             snapshot: name,
         })
     });
@@ -229,7 +232,7 @@ fn damage(world: &World, rng: &mut Rng, patient: &Patient) -> u64 {
     }
     let mut damaged = 0;
     for places in places {
-        if places.len() == patient.copies && rng.below(3) > 0 {
+        if is_only(&places, patient) && rng.below(3) > 0 {
             for (path, at) in places {
                 world.damage(path, at, &[0x5a; SECTOR_BYTES]);
             }
@@ -237,6 +240,17 @@ fn damage(world: &World, rng: &mut Rng, patient: &Patient) -> u64 {
         }
     }
     damaged
+}
+
+/// Whether these are the places of one block. As many as it has copies and sides may be those of two: on a vdev of one disk beside
+/// mirrors, such as a special one.
+fn is_only(places: &[(PathBuf, u64)], patient: &Patient) -> bool {
+    let mut offsets = BTreeMap::<u64, usize>::new();
+    for (_, at) in places {
+        *offsets.entry(*at).or_default() += 1;
+    }
+    let is_whole = |count: &usize| *count == patient.sides;
+    offsets.len() == patient.copies && offsets.values().all(is_whole)
 }
 
 /// Heals a snapshot; returns how many blocks.
