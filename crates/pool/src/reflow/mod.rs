@@ -409,8 +409,8 @@ impl ImportedPool {
         let end_time = self.unix_time();
         self.store_number(vdev_zap, STATE, FINISHED, tx).await?;
         self.store_number(vdev_zap, END_TIME, end_time, tx).await?;
+        // It counts as running until its room is there, too.
         if let Some(mut status) = self.activities.reflow.newest.get() {
-            status.running = false;
             status.end_time = end_time;
             self.activities.reflow.newest.set(Some(status));
         }
@@ -421,7 +421,12 @@ impl ImportedPool {
 
     /// What the end of an expansion makes possible.
     async fn after_expansion(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.grow_after_expansion().await?;
+        let grown = self.grow_after_expansion().await;
+        if let Some(mut status) = self.activities.reflow.newest.get() {
+            status.running = false;
+            self.activities.reflow.newest.set(Some(status));
+        }
+        grown?;
         self.start_scrub_after_rebuild().await;
         self.continue_leaf_activities();
         Ok(())
