@@ -40,6 +40,8 @@ for (const [name, path, row] of [
     const began = Date.now();
     await page.locator(row).first().waitFor({ timeout: 20_000 });
     rows.push(Date.now() - began);
+    // What is in the document may not be painted yet.
+    await page.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length > 0);
     paints.push(await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN));
     await context.close();
   }
