@@ -144,6 +144,30 @@ fn damage_is_told_of_for_snapshots_and_clones() {
         "{put}"
     );
     assert!(!put.contains("tank/clone:/f"), "{put}");
+    // Met in the second clone, it is of that one's log, which has the snapshots' damage after a promotion, and goes when it does.
+    let second = errors_by_head(&place);
+    assert_eq!(second.len(), 1, "{second:?}");
+    assert_eq!(place.run("zfs promote tank/clone && zfs promote tank/second && zfs promote tank/clone && zpool sync tank"), "");
+    let clone = errors_by_head(&place);
+    assert_eq!(clone.len(), 1, "{clone:?}");
+    assert_ne!(clone, second);
+    assert_eq!(
+        place.run("zfs promote tank/fs && zpool sync tank && zfs destroy tank/second"),
+        ""
+    );
+    let fs = errors_by_head(&place);
+    assert_eq!(fs.len(), 1, "{fs:?}");
+    assert_ne!(fs, clone);
+    assert_eq!(place.run("zpool status -v tank | grep -c fs@a:/f"), "1\n");
+    assert_eq!(
+        place.run("zfs destroy -r tank/clone; zfs destroy -r tank/fs && zpool sync tank"),
+        ""
+    );
+    assert_eq!(errors_by_head(&place), Vec::<String>::new());
+    assert_eq!(
+        place.run("zpool status -x tank"),
+        "pool 'tank' is healthy\n"
+    );
     judge(&mut place);
 }
 
@@ -187,4 +211,13 @@ fn a_device_that_comes_during_a_resilver_waits_for_the_next() {
     std::fs::remove_file(place.path("work").join("disk")).expect("removed");
     std::fs::remove_file(place.path("work").join("b")).expect("removed");
     oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+}
+
+/// The heads that have a log of damage, as zdb reads the last log: objects in hexadecimal.
+fn errors_by_head(place: &Place) -> Vec<String> {
+    let said = place.run(
+        "log=$(zdb -e -p $PWD -dddd tank 1 | awk '$1 == \"errlog_last\" { print $3 }'); \
+         [ \"${log:-0}\" = 0 ] || zdb -e -p $PWD -dddd tank $log | sed -n '/microzap/,$p' | awk '$2 == \"=\" { print $1 }'",
+    );
+    said.lines().map(str::to_owned).collect()
 }

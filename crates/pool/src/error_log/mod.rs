@@ -5,13 +5,14 @@
 //! when they are asked for, not when damage is met.
 // OpenZFS: module/zfs/spa_errlog.c (keys, rotation)
 
+mod changed_heads;
 mod relatives;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use dmu::{Traversal, TraverseOptions, Tx, zap};
-use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use ondisk::dsl::DslDatasetPhys;
 use ondisk::scan::DamagedBlock;
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
@@ -38,6 +39,15 @@ pub struct DamagedObject {
     pub objset: u64,
     /// The damaged object.
     pub object: u64,
+}
+
+fn spec() -> zap::ZapSpec {
+    zap::ZapSpec::new(ObjectType::ERROR_LOG)
+}
+
+/// The value of an entry is a name, which OpenZFS leaves empty, too.
+fn no_name() -> zap::ZapValue {
+    zap::ZapValue::U8(vec![0])
 }
 
 impl Pool {
@@ -255,34 +265,43 @@ impl ImportedPool {
         if pending.is_empty() {
             return Ok(());
         }
-        let spec = zap::ZapSpec::new(ObjectType::ERROR_LOG);
         if log.object == 0 {
-            log.object = zap::create(self.mos(), &spec, tx).await?.0;
+            log.object = zap::create(self.mos(), &spec(), tx).await?.0;
         }
         let object = ObjectId(log.object);
-        // The value is a name, which OpenZFS leaves empty, too.
-        let value = zap::ZapValue::U8(vec![0]);
         for mut block in pending {
             if self.heads_have_logs() {
                 let head = self.head_of(block.objset).await;
-                let own = match zap::lookup_int_key(self.mos(), object, head).await? {
-                    Some(own) => ObjectId(own),
-                    None => {
-                        let own = zap::create(self.mos(), &spec, tx).await?;
-                        zap::update_int_key(self.mos(), object, head, own.0, tx).await?;
-                        own
-                    }
-                };
-                zap::update(self.mos(), own, block.head_key(), &value, tx).await?;
+                self.store_of_head(object, head, &block, tx).await?;
                 if block.objset != head && log.met_elsewhere.len() < LOG_MAX {
                     log.met_elsewhere.insert(block);
                 }
                 block.objset = head;
             } else {
-                zap::update(self.mos(), object, block.plain_key(), &value, tx).await?;
+                zap::update(self.mos(), object, block.plain_key(), &no_name(), tx).await?;
             }
             log.stored.insert(block);
         }
+        Ok(())
+    }
+
+    /// Enters a block into the log of a head, which is made if there is none.
+    async fn store_of_head(
+        &self,
+        log: ObjectId,
+        head: u64,
+        block: &DamagedBlock,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let own = match zap::lookup_int_key(self.mos(), log, head).await? {
+            Some(own) => ObjectId(own),
+            None => {
+                let own = zap::create(self.mos(), &spec(), tx).await?;
+                zap::update_int_key(self.mos(), log, head, own.0, tx).await?;
+                own
+            }
+        };
+        zap::update(self.mos(), own, block.head_key(), &no_name(), tx).await?;
         Ok(())
     }
 
@@ -304,13 +323,7 @@ impl ImportedPool {
 
     /// Returns the head of a dataset's directory; the dataset itself when that cannot be found.
     async fn head_of(&self, objset: u64) -> u64 {
-        let head = async {
-            let bonus = self.mos().bonus(ObjectId(objset)).await.ok()?;
-            let phys = DslDatasetPhys::decode(&bonus.bytes).ok()?;
-            let bonus = self.mos().bonus(ObjectId(phys.dir_obj)).await.ok()?;
-            DslDirPhys::decode(&bonus.bytes).ok()
-        };
-        match head.await {
+        match self.dir_of(objset).await {
             Some(dir) if objset != 0 && dir.head_dataset_obj != 0 => dir.head_dataset_obj,
             _ => objset,
         }

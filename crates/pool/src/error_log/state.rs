@@ -32,6 +32,20 @@ impl ErrorLog {
     pub(super) fn all(&self) -> impl Iterator<Item = &DamagedBlock> {
         self.stored.iter().chain(&self.pending)
     }
+
+    /// Returns the heads, or plainly the datasets, that have damage on disk.
+    pub(super) fn heads(&self) -> BTreeSet<u64> {
+        self.stored.iter().map(|block| block.objset).collect()
+    }
+
+    /// Returns what is stored of a head and was born in `txg` or before.
+    pub(super) fn born_until(&self, head: u64, txg: u64) -> Vec<DamagedBlock> {
+        let of_head = self.stored.iter().filter(|block| block.objset == head);
+        of_head
+            .filter(|block| block.birth <= txg)
+            .copied()
+            .collect()
+    }
 }
 
 /// What is known to be damaged.

@@ -277,6 +277,7 @@ impl ImportedPool {
             self.hierarchy().sync(txg, pass).await?;
             for event in self.hierarchy().take_events() {
                 self.append_event(&event, &tx).await?;
+                self.error_logs_follow(&event, &tx).await?;
             }
             // After the frees of this pass, which give up references.
             let features = self.hierarchy().features();
