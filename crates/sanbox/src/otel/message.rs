@@ -9,6 +9,15 @@ pub(crate) struct TraceExport {
     pub(crate) resource_spans: Vec<ResourceSpans>,
 }
 
+impl TraceExport {
+    /// Returns the spans, of all resources and scopes.
+    pub(crate) fn into_spans(self) -> impl Iterator<Item = SpanData> {
+        let scopes = self.resource_spans.into_iter();
+        let scopes = scopes.flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans)
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]

@@ -30,7 +30,7 @@ use crate::web_client::{Trust, Url, exchange};
 use message::{
     Attribute, ExportAnswer, Gauge, InstrumentationScope, Metric, MetricData, MetricsExport,
     NumberDataPoint, NumberValue, Resource, ResourceMetrics, ResourceSpans, ScopeMetrics,
-    ScopeSpans, SpanKind, Sum, TraceExport,
+    ScopeSpans, SpanData, SpanKind, Sum, TraceExport,
 };
 use span::{BegunSpan, SpanContext, SpanQueue};
 
@@ -121,7 +121,11 @@ impl OtelExporter {
         let sending = async {
             loop {
                 let spans = self.queue.take();
-                if spans.is_empty() || self.export_spans(&spans).await.is_err() {
+                if spans.is_empty() {
+                    return;
+                }
+                let export = self.trace_export(spans);
+                if self.post("/v1/traces", &export).await.is_err() {
                     return;
                 }
             }
@@ -143,7 +147,7 @@ impl OtelExporter {
                 continue;
             };
             drop(appliance);
-            let sent = self.post("/v1/metrics", self.metrics_of(&page)).await;
+            let sent = self.post("/v1/metrics", &self.metrics_of(&page)).await;
             known.note(sent, "metrics", 0);
         }
     }
@@ -161,11 +165,13 @@ impl OtelExporter {
                     wait = SPANS_EVERY;
                     break;
                 }
-                let sent = self.export_spans(&spans).await;
+                let count = spans.len();
+                let export = self.trace_export(spans);
+                let sent = self.post("/v1/traces", &export).await;
                 let lost = match &sent {
-                    Err(ExportFailure::Refused(_)) => spans.len(),
+                    Err(ExportFailure::Refused(_)) => count,
                     Err(ExportFailure::Later(_)) => {
-                        self.queue.give_back(spans);
+                        self.queue.give_back(export.into_spans().collect());
                         0
                     }
                     Ok(()) => 0,
@@ -182,21 +188,19 @@ impl OtelExporter {
         }
     }
 
-    async fn export_spans(&self, spans: &[message::SpanData]) -> Result<(), ExportFailure> {
-        let scope_spans = vec![ScopeSpans {
-            scope: Some(scope()),
-            spans: spans.to_vec(),
-        }];
-        let export = TraceExport {
+    fn trace_export(&self, spans: Vec<SpanData>) -> TraceExport {
+        TraceExport {
             resource_spans: vec![ResourceSpans {
                 resource: Some(self.resource.clone()),
-                scope_spans,
+                scope_spans: vec![ScopeSpans {
+                    scope: Some(scope()),
+                    spans,
+                }],
             }],
-        };
-        self.post("/v1/traces", export).await
+        }
     }
 
-    async fn post(&self, path: &str, message: impl Message) -> Result<(), ExportFailure> {
+    async fn post(&self, path: &str, message: &impl Message) -> Result<(), ExportFailure> {
         let asking = self.ask(path, message.encode_to_vec());
         match timeout(EXPORT_TIMEOUT, asking).await {
             Ok(answer) => answer,
@@ -367,6 +371,7 @@ impl CollectorState {
 /// Has each call of the API be a span, within that of its client if it names one (`traceparent`).
 pub(crate) async fn traced(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
+    let route = route.filter(|_| span::are_kept());
     let Some(route) = route.map(|route| route.as_str().to_owned()) else {
         return next.run(request).await;
     };

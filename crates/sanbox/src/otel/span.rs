@@ -41,6 +41,11 @@ pub(super) fn begin() -> &'static SpanQueue {
     QUEUE.get_or_init(SpanQueue::default)
 }
 
+/// Whether a collector is named: else what spans say need not be put together.
+pub(crate) fn are_kept() -> bool {
+    QUEUE.get().is_some()
+}
+
 impl SpanQueue {
     fn lock(&self) -> std::sync::MutexGuard<'_, EndedSpans> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,6 +130,7 @@ impl SpanContext {
 }
 
 /// A span that has begun; nothing where spans are not kept.
+#[derive(Default)]
 pub(crate) struct BegunSpan {
     data: Option<SpanData>,
     context: Option<SpanContext>,
@@ -133,18 +139,14 @@ pub(crate) struct BegunSpan {
 impl BegunSpan {
     /// Begins a span within `parent`, or within the one that the running task works for, or a trace of its own.
     pub(crate) fn new(kind: SpanKind, name: &str, parent: Option<SpanContext>) -> Self {
-        let none = Self {
-            data: None,
-            context: None,
-        };
-        if QUEUE.get().is_none() {
-            return none;
+        if !are_kept() {
+            return Self::default();
         }
         let parent = parent.or_else(|| CURRENT.try_with(|current| *current).ok());
         let trace = parent.map_or_else(random, |parent| Ok(parent.trace));
         // Without random bytes there are no spans, and else nothing is lost.
         let (Ok(trace), Ok(span)) = (trace, random()) else {
-            return none;
+            return Self::default();
         };
         Self {
             data: Some(SpanData {

@@ -25,7 +25,7 @@ use crate::cli::{Caller, Exit, Session, user_name};
 use crate::logging::CONTROL;
 use crate::names;
 use crate::otel::message::SpanKind;
-use crate::otel::span::BegunSpan;
+use crate::otel::span::{self, BegunSpan};
 use crate::undo;
 
 /// Output on its way to a client.
@@ -320,6 +320,9 @@ pub(crate) fn start(
 
 /// Begins the span of a command.
 fn span_of(tool: &str, arguments: &[String], uid: u32) -> BegunSpan {
+    if !span::are_kept() {
+        return BegunSpan::default();
+    }
     let verb = arguments.first().map_or("", String::as_str);
     let mut span = BegunSpan::new(SpanKind::Internal, &format!("{tool} {verb}"), None);
     span.text("process.command_line", &commands::line(tool, arguments));
