@@ -21,6 +21,7 @@ mod encrypted;
 mod encrypted_changes;
 mod encrypted_commands;
 mod encrypted_created;
+mod encrypted_damage;
 mod estimates;
 mod exported;
 mod failover;

@@ -76,6 +76,7 @@ pub(super) const GET: Command = Command {
     ],
     text: &[
         PATHS,
+        "A file that cannot be read whole is named and left out; what is at DEST under its name stays.",
         "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are \
          kept, as far as the user may set them; DEST becomes the copy of PATH. What DEST cannot hold is named, the rest is \
          copied, and the exit code is 1.",

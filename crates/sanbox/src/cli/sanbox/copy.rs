@@ -9,9 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use engine::{
@@ -171,6 +169,7 @@ pub(super) async fn get(session: &Session, args: &Arguments) -> Outcome {
     }
     let mut linked: BTreeMap<FileId, PathBuf> = BTreeMap::new();
     let mut directories: Vec<(PathBuf, Attr)> = Vec::new();
+    let top = target.clone();
     let mut work = vec![(attr, target)];
     while let Some((attr, target)) = work.pop() {
         job.list_name(&target);
@@ -188,7 +187,11 @@ pub(super) async fn get(session: &Session, args: &Arguments) -> Outcome {
             linked.insert(attr.id, target.clone());
         }
         if let Err(error) = copied {
-            job.report_error(&target, &error);
+            let path = match error {
+                CopyError::Stored(_) => source_of(&remote, &top, &target),
+                _ => target,
+            };
+            job.report_error(&path, &error);
             continue;
         }
         if attr.file_type == FileType::Directory {
@@ -207,8 +210,18 @@ pub(super) async fn get(session: &Session, args: &Arguments) -> Outcome {
     if job.failed { Err(Exit(1)) } else { Ok(()) }
 }
 
+/// Names what is copied to `target`, where `remote` is copied to `top`.
+fn source_of(remote: &RemotePath, top: &Path, target: &Path) -> PathBuf {
+    let source = PathBuf::from(remote.to_string());
+    match target.strip_prefix(top) {
+        Ok(below) if below.as_os_str().is_empty() => source,
+        Ok(below) => source.join(below),
+        Err(_) => target.to_owned(),
+    }
+}
+
 async fn get_one(job: &CopyJob<'_>, attr: &Attr, target: &Path) -> Result<(), CopyError> {
-    if attr.file_type != FileType::Directory {
+    if !matches!(attr.file_type, FileType::Directory | FileType::Regular) {
         match fs::remove_file(target) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -242,12 +255,18 @@ async fn get_one(job: &CopyJob<'_>, attr: &Attr, target: &Path) -> Result<(), Co
     set_attributes(job, attr, target).await
 }
 
+/// Copies data under a name of its own first: a file that cannot be read whole neither takes the place of an older copy nor looks like one.
 async fn get_data(job: &CopyJob<'_>, attr: &Attr, target: &Path) -> Result<(), CopyError> {
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(target)?;
+    let beside = target.parent().unwrap_or(Path::new("/"));
+    let partial = tempfile::Builder::new()
+        .prefix(".sanbox-get-")
+        .tempfile_in(beside)?;
+    copy_data(job, attr, partial.as_file()).await?;
+    partial.persist(target).map_err(|failed| failed.error)?;
+    Ok(())
+}
+
+async fn copy_data(job: &CopyJob<'_>, attr: &Attr, file: &File) -> Result<(), CopyError> {
     // What a client of NFSv4 writes in its own cache comes here first.
     let attr = &retried(|| async {
         job.fs.check_written_elsewhere(attr.id, 0)?;
