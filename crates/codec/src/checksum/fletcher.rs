@@ -68,6 +68,18 @@ impl RunningFletcher4 {
         self.append(fletcher4(data), (data.len() / 4) as u64);
     }
 
+    /// Goes on with data whose own [`fletcher4`] and length in bytes are known, as those of a stored block are.
+    ///
+    /// # Panics
+    /// On a length that is no multiple of 4.
+    pub fn update_known(&mut self, sums: [u64; 4], len: usize) {
+        assert!(
+            len.is_multiple_of(4),
+            "a running fletcher4 sum goes on with {len} bytes"
+        );
+        self.append(sums, (len / 4) as u64);
+    }
+
     /// Goes on with `data` of a writer of the other byte order; like [`Self::update`] otherwise.
     ///
     /// # Panics
@@ -282,6 +294,11 @@ mod tests {
             let mut running = RunningFletcher4::default();
             data.chunks(piece).for_each(|p| running.update(p));
             assert_eq!(running.sums(), fletcher4(&data), "pieces of {piece}");
+            let mut known = RunningFletcher4::default();
+            for piece in data.chunks(piece) {
+                known.update_known(fletcher4(piece), piece.len());
+            }
+            assert_eq!(known, running);
         }
     }
 

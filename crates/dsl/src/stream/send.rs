@@ -869,9 +869,9 @@ impl Sender {
     }
 
     /// Writes a record with its payload; in a dry run the payload is counted.
-    fn put(&mut self, record: &StreamRecord, payload: Option<&IoBuf>) {
+    fn put(&mut self, record: &StreamRecord, payload: Option<&IoBuf>, sums: Option<[u64; 4]>) {
         if let Some(bytes) = payload {
-            self.writer.put_block(record, bytes);
+            self.writer.put_block(record, bytes, sums);
         } else {
             self.skipped_bytes += ondisk::stream::RECORD_SIZE as u64 + record.payload_len();
             self.writer.flush();
@@ -970,7 +970,7 @@ impl Sender {
             record.crypt = super::raw::params_of(bp);
         }
         let bytes = payload.as_ref().map(|payload| &payload.bytes);
-        self.put(&StreamRecord::Spill(record), bytes);
+        self.put(&StreamRecord::Spill(record), bytes, None);
         Ok(())
     }
 
@@ -1020,7 +1020,7 @@ impl Sender {
                 record.logical_size = len;
                 let range = to_usize(at)..to_usize(at + len);
                 let piece = payload.map(|whole| whole.bytes.slice(range));
-                self.put(&StreamRecord::Write(record.clone()), piece.as_ref());
+                self.put(&StreamRecord::Write(record.clone()), piece.as_ref(), None);
                 at += len;
             }
             return;
@@ -1048,8 +1048,19 @@ impl Sender {
                 | u64::from(raw) << 39;
         }
         let bytes = payload.map(|whole| &whole.bytes);
-        self.put(&StreamRecord::Write(record), bytes);
+        let sums = payload.and_then(|payload| known_sums(bp, payload));
+        self.put(&StreamRecord::Write(record), bytes, sums);
     }
+}
+
+/// The Fletcher4 of a payload that is what is stored: its pointer has it, and it was compared when the block was read. The receiver
+/// compares it again, with what came of the block since.
+fn known_sums(bp: &BlockPointer, payload: &Payload) -> Option<[u64; 4]> {
+    let is_stored = payload.compressed || bp.compression() == Compression::OFF;
+    let is_of_all = !bp.uses_crypt() && !bp.is_embedded() && !bp.is_gang();
+    let is_known = bp.checksum_kind() == ChecksumKind::FLETCHER4 && bp.is_little_endian();
+    let is_whole = payload.bytes.len() as u64 == bp.psize();
+    (is_stored && is_of_all && is_known && is_whole).then(|| bp.checksum())
 }
 
 /// Whether the traversal visits a block of the table of dnodes.

@@ -38,6 +38,11 @@ impl StreamSum {
         // Bytes behind the last whole word are not summed, as in OpenZFS.
         self.0.update(&bytes[..bytes.len() - bytes.len() % 4]);
     }
+
+    /// As [`Self::payload`], with the Fletcher4 of the bytes, whose number is a multiple of four.
+    pub(super) fn known_payload(&mut self, sums: [u64; 4], len: usize) {
+        self.0.update_known(sums, len);
+    }
 }
 
 /// Writes records and payloads into a buffer, which its owner empties. Adjacent frees become one record.
@@ -71,18 +76,27 @@ impl StreamWriter {
         self.put_now(record, payload);
     }
 
-    /// As [`put`](Self::put), with a payload that is not copied where it is long and needs no zeros behind it.
+    /// As [`put`](Self::put), with a payload that is not copied where it is long and needs no zeros behind it, and of which the Fletcher4
+    /// may be known.
     ///
     /// # Panics
     /// As [`put`](Self::put).
-    pub(super) fn put_block(&mut self, record: &StreamRecord, payload: &IoBuf) {
+    pub(super) fn put_block(
+        &mut self,
+        record: &StreamRecord,
+        payload: &IoBuf,
+        sums: Option<[u64; 4]>,
+    ) {
         if payload_len(record) != payload.len() {
             return self.put(record, payload);
         }
         self.flush();
         self.put_record(record);
         self.chunk.push_block(payload);
-        self.sum.payload(payload);
+        match sums {
+            Some(sums) => self.sum.known_payload(sums, payload.len()),
+            None => self.sum.payload(payload),
+        }
     }
 
     /// Writes what waited to be lengthened.

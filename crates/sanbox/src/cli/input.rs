@@ -140,11 +140,14 @@ impl Input {
         let chunk = match &self.source {
             Source::Chunks(chunks) => chunks.lock().await.recv().await?,
             Source::Descriptor(descriptor) => {
-                let mut chunk = vec![0; wanted.unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)];
+                let wanted = wanted.unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
                 // The command sees a stream that ends too early.
-                let read = descriptor.lock().await.read(&mut chunk).await.unwrap_or(0);
-                chunk.truncate(read);
-                chunk
+                descriptor
+                    .lock()
+                    .await
+                    .read(wanted)
+                    .await
+                    .unwrap_or_default()
             }
         };
         (!chunk.is_empty()).then_some(chunk)
