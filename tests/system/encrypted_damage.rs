@@ -5,7 +5,8 @@ use crate::cli::Place;
 /// Where the first blocks of the three files lie on the disk, in units of 4 KiB: as zdb has it, and behind the labels (4 MiB).
 fn places_of_files(place: &Place, dataset: &str) -> [u64; 3] {
     let said = place.run(&format!(
-        "for object in $(sanbox sums {dataset} | awk '$3 == 19 {{ print $2 }}'); do          zdb -e -p $PWD -ddddd {dataset} $object | awk '$2 == \"L0\" {{ print $3; exit }}'; done"
+        "for object in $(sanbox sums {dataset} | awk '$3 == 19 {{ print $2 }}'); do \
+         zdb -e -p $PWD -ddddd {dataset} $object | awk '$2 == \"L0\" {{ print $3; exit }}'; done"
     ));
     let offsets = said.lines().map(|dva| {
         let offset = dva.split(':').nth(1).unwrap_or_else(|| panic!("{said}"));

@@ -15,7 +15,7 @@ use rustix::io::{read, retry_on_intr};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// What a pipe holds, unless somebody made it larger (pipe(7)).
+/// What a pipe holds that was not made larger (pipe(7)).
 const PIPE_BYTES: usize = 64 << 10;
 
 /// What is done with a descriptor.
