@@ -12,11 +12,14 @@ use std::path::PathBuf;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, open};
 use rustix::io::{read, retry_on_intr};
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// What a pipe holds that was not made larger (pipe(7)).
-const PIPE_BYTES: usize = 64 << 10;
+/// What a pipe should hold: with the usual 64 KiB both of its ends sleep and wake for each of them.
+const PIPE_BYTES: usize = 1 << 20;
+/// Bytes of a pipe that are read at once.
+const PIPE_READ_BYTES: usize = 128 << 10;
 
 /// What is done with a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +111,7 @@ impl Descriptor {
         let mut bytes = Vec::new();
         match &mut self.0 {
             OpenFile::PipeIn(pipe) => {
-                bytes.reserve_exact(wanted.min(PIPE_BYTES));
+                bytes.reserve_exact(wanted.min(PIPE_READ_BYTES));
                 pipe.read_buf(&mut bytes).await?;
             }
             OpenFile::File(file) => {
@@ -129,7 +132,12 @@ fn reopen(pipe: &OwnedFd, direction: Direction) -> io::Result<OwnedFd> {
         Direction::Out => OFlags::WRONLY,
     };
     let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(open(path, flags, Mode::empty())?)
+    let reopened = open(path, flags, Mode::empty())?;
+    if fcntl_getpipe_size(&reopened)? < PIPE_BYTES {
+        // There may be no more room for the pipes of a user (pipe(7), pipe-user-pages-soft): it stays as it is.
+        let _ = fcntl_setpipe_size(&reopened, PIPE_BYTES);
+    }
+    Ok(reopened)
 }
 
 /// The stream of a command's process that the appliance takes over, if one is.

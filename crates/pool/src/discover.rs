@@ -134,7 +134,12 @@ async fn read_one(handle: &Handle, path: &Path) -> Result<LabelSet, String> {
         .open_disk(path, DiskMode::ReadOnly)
         .await
         .map_err(|e| e.to_string())?;
-    LabelSet::read(&disk).await.map_err(|e| e.to_string())
+    let set = LabelSet::read(&disk).await.map_err(|e| e.to_string())?;
+    let mut labels = set.labels.iter();
+    if set.psize > 0 && labels.all(|label| matches!(label, LabelState::Unreadable)) {
+        return Err("none of its labels can be read".into());
+    }
+    Ok(set)
 }
 
 /// A label of one device that is worth considering.

@@ -7,8 +7,10 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::buf::{IoBuf, IoBufMut};
+use crate::combine::timeout;
 use crate::disk_types::{DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
 use crate::driver::{DiskId, DiskOp, Outcome};
 use crate::executor::Handle;
@@ -34,6 +36,9 @@ impl Drop for OpenDisk {
         self.handle.close_disk(self.id);
     }
 }
+
+/// How long a disk may take to be opened: some begin to spin then.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Handle {
     /// Opens a disk or plain file.
@@ -75,7 +80,13 @@ impl Disk {
             path: path.to_owned(),
             mode,
         };
-        match handle.disk_op("disk open", op).await {
+        let opening = handle.disk_op("disk open", op);
+        let Some(outcome) = timeout(&handle, OPEN_TIMEOUT, opening).await else {
+            let path = path.to_owned();
+            let limit = OPEN_TIMEOUT;
+            return Err(DiskError::NoAnswer { path, limit });
+        };
+        match outcome {
             Outcome::Opened(result) => {
                 let (id, info) = result?;
                 Ok(Self {
@@ -142,6 +153,23 @@ impl Disk {
             }
             _ => unreachable!("drivers answer a read with Read"),
         }
+    }
+
+    /// As [`Disk::read`], of a disk that may never answer.
+    ///
+    /// # Errors
+    /// As [`Disk::read`]; `NoAnswer` after `limit`.
+    pub async fn read_within(
+        &self,
+        offset: u64,
+        len: usize,
+        limit: Duration,
+    ) -> Result<IoBuf, DiskError> {
+        let read = timeout(&self.open.handle, limit, self.read(offset, len)).await;
+        read.unwrap_or_else(|| {
+            let path = self.open.info.path.clone();
+            Err(DiskError::NoAnswer { path, limit })
+        })
     }
 
     /// Writes `data` at byte `offset`. Durable after the next completed [`Disk::flush`], not before.

@@ -1,6 +1,7 @@
 //! What is known of disks: modes, kinds, errors.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -71,6 +72,9 @@ pub enum DiskError {
     /// The device has vanished; it may come back, but this open disk stays dead.
     #[error("{}: device is gone", path.display())]
     Gone { path: PathBuf },
+    /// It may still answer: that is not waited for any more.
+    #[error("{}: no answer within {limit:?}", path.display())]
+    NoAnswer { path: PathBuf, limit: Duration },
     #[error("{}: opened read-only", path.display())]
     ReadOnly { path: PathBuf },
     #[error("{}: {action} of {len} bytes at {offset} is outside the device of {size} bytes", path.display())]

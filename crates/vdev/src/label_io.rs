@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use ondisk::label::{END_RESERVED, LABEL_COUNT};
 use ondisk::{Guid, Txg, Uberblock};
-use runtime::{Instant, IoBuf};
+use runtime::{Disk, Instant, IoBuf};
 
 use crate::labels::{self, LabelSet};
 use crate::leaf::Leaf;
 use crate::tree::leaf_failure;
 use crate::{IoClass, LEAF_DATA_START, OpenMode, Tree, VdevError};
+
+/// Leaves that are read from at the same time: half a MiB of labels each.
+const CONCURRENT: usize = 16;
 
 impl Tree {
     /// Writes the configuration nvlist (packed, with its 4-byte header) into label `which` (0-3) of a leaf.
@@ -143,10 +146,12 @@ impl Tree {
     /// None at present; leaves that cannot be read are skipped.
     pub async fn uberblocks(&self) -> Result<Vec<Uberblock>, VdevError> {
         let mut all = Vec::new();
-        for leaf in self.all_leaves() {
-            let Some(disk) = leaf.disk() else { continue };
-            let set = LabelSet::read(&disk).await?;
-            all.extend(set.uberblocks.iter().map(|found| found.uberblock));
+        for leaves in self.all_leaves().chunks(CONCURRENT) {
+            let disks = leaves.iter().filter_map(|leaf| leaf.disk());
+            let reads = disks.map(|disk| async move { LabelSet::read(&disk).await });
+            for set in runtime::join_all(reads).await {
+                all.extend(set?.uberblocks.iter().map(|found| found.uberblock));
+            }
         }
         Ok(all)
     }
@@ -157,16 +162,17 @@ impl Tree {
     /// None at present; leaves that cannot be read are skipped.
     pub async fn best_uberblock(&self, max: Option<Txg>) -> Result<Option<Uberblock>, VdevError> {
         let mut best: Option<Uberblock> = None;
-        for leaf in self.all_leaves() {
-            let Some(disk) = leaf.disk() else { continue };
-            let found = match self.ashift(leaf.top) {
-                Ok(ashift) => labels::newest_uberblock(&disk, ashift, max).await,
-                Err(_) => LabelSet::read(&disk).await?.best_uberblock(max).copied(),
-            };
-            if let Some(found) = found
-                && best.is_none_or(|best| found.cmp_currency(&best).is_gt())
-            {
-                best = Some(found);
+        for leaves in self.all_leaves().chunks(CONCURRENT) {
+            let reads = leaves.iter().filter_map(|leaf| {
+                let (disk, ashift) = (leaf.disk()?, self.ashift(leaf.top));
+                Some(newest_uberblock(disk, ashift.ok(), max))
+            });
+            for found in runtime::join_all(reads).await {
+                if let Some(found) = found?
+                    && best.is_none_or(|best| found.cmp_currency(&best).is_gt())
+                {
+                    best = Some(found);
+                }
             }
         }
         Ok(best)
@@ -209,5 +215,16 @@ impl Tree {
         leaf.write(offset, block, IoClass::SyncWrite, timeout, None)
             .await
             .map_err(|error| leaf_failure(leaf, offset, size, error))
+    }
+}
+
+async fn newest_uberblock(
+    disk: Disk,
+    ashift: Option<u8>,
+    max: Option<Txg>,
+) -> Result<Option<Uberblock>, VdevError> {
+    match ashift {
+        Some(ashift) => Ok(labels::newest_uberblock(&disk, ashift, max).await),
+        None => Ok(LabelSet::read(&disk).await?.best_uberblock(max).copied()),
     }
 }

@@ -6,6 +6,7 @@
 //! Does not know what the configuration means.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use codec::checksum::{Algorithm, compute};
 use ondisk::label::{
@@ -13,7 +14,7 @@ use ondisk::label::{
 };
 use ondisk::nvlist::NvList;
 use ondisk::{Txg, Uberblock};
-use runtime::{Disk, IoBuf, IoBufMut};
+use runtime::{Disk, DiskError, IoBuf, IoBufMut};
 
 use crate::VdevError;
 
@@ -22,12 +23,18 @@ const _: () = assert!(BOOT_ENV.0 + BOOT_ENV.1 as u64 == NVLIST.0);
 const _: () = assert!(NVLIST.0 + NVLIST.1 as u64 == RING.0);
 const _: () = assert!(RING.0 + RING.1 as u64 == LABEL_SIZE);
 
+/// How long a label may take to be read. Kernels give up on a command after 30 seconds, and then may try again without end.
+const LABEL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// As [`LABEL_TIMEOUT`], of a disk that had its time when the pool was looked for.
+const KNOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// One label's configuration as read.
 #[derive(Debug, Clone)]
 pub enum LabelState {
     /// Checksum and nvlist are good.
     Valid(Box<NvList>),
-    /// The label could not be read.
+    /// The label could not be read, or no answer came within half a minute.
     Unreadable,
     /// Never written or zeroed.
     Empty,
@@ -74,7 +81,7 @@ impl LabelSet {
             // The first 16 KiB (pad and boot environment) are not needed.
             let skip = NVLIST.0;
             let len = usize::try_from(LABEL_SIZE - skip).expect("a label fits");
-            disk.read(offset + skip, len)
+            disk.read_within(offset + skip, len, LABEL_TIMEOUT)
                 .await
                 .ok()
                 .map(|bytes| (offset, bytes))
@@ -185,10 +192,18 @@ impl LabelSet {
 
 /// Returns what [`LabelSet::current_config`] of all labels would be on a device whose top-level vdev has this ashift,
 /// hashing as few of them as possible.
-pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Option<NvList> {
+///
+/// # Errors
+/// [`VdevError::Open`] when none of the labels can be read.
+pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Result<Option<NvList>, VdevError> {
     let size = disk.size_bytes();
     let txg_of = |config: &NvList| config.u64("txg").unwrap_or(0);
     let found = read_areas(disk, size, NVLIST.0, NVLIST.1).await;
+    if let Err(source) = found {
+        let path = disk.info().path.clone();
+        return Err(VdevError::Open { path, source });
+    }
+    let found = found.unwrap_or_default();
     let mut configs: Vec<(NvList, u64, IoBuf)> = found
         .into_iter()
         .filter_map(|(offset, bytes)| {
@@ -209,12 +224,12 @@ pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Option<NvList> {
         label::verify(bytes, label_verifier(*offset), sha256)
     };
     let complete = |config: &NvList| last.is_some_and(|last| txg_of(config) <= last.txg.0);
-    configs
+    let newest = configs
         .iter()
         .filter(|(config, ..)| complete(config))
         .find(sound)
-        .or_else(|| configs.iter().find(sound))
-        .map(|(config, ..)| config.clone())
+        .or_else(|| configs.iter().find(sound));
+    Ok(newest.map(|(config, ..)| config.clone()))
 }
 
 /// Returns what [`LabelSet::best_uberblock`] would be on a device whose top-level vdev has this ashift, hashing as few
@@ -227,6 +242,7 @@ pub(crate) async fn newest_uberblock(
     let size = disk.size_bytes();
     let slot_size = label::uberblock_slot_size(u64::from(ashift));
     let rings = read_areas(disk, size, RING.0, RING.1).await;
+    let rings = rings.unwrap_or_default();
     let mut slots: Vec<(Uberblock, u64, &[u8])> = Vec::new();
     for (offset, ring) in &rings {
         for (slot, block) in ring.chunks_exact(slot_size).enumerate() {
@@ -245,17 +261,32 @@ pub(crate) async fn newest_uberblock(
 }
 
 /// Reads the same part of all four labels; those that cannot be read are left out. With each its device offset.
-async fn read_areas(disk: &Disk, size: u64, skip: u64, len: usize) -> Vec<(u64, IoBuf)> {
-    let reads = (0..LABEL_COUNT).map(|which| async move {
-        let offset = label::label_offset(size, which)? + skip;
-        let bytes = disk.read(offset, len).await.ok()?;
-        Some((offset, bytes))
+///
+/// # Errors
+/// That of one of them, when none can be read.
+async fn read_areas(
+    disk: &Disk,
+    size: u64,
+    skip: u64,
+    len: usize,
+) -> Result<Vec<(u64, IoBuf)>, DiskError> {
+    let offsets = (0..LABEL_COUNT).filter_map(|which| label::label_offset(size, which));
+    let reads = offsets.map(|label| async move {
+        let offset = label + skip;
+        let bytes = disk.read_within(offset, len, KNOWN_TIMEOUT).await?;
+        Ok((offset, bytes))
     });
-    runtime::join_all(reads)
-        .await
-        .into_iter()
-        .flatten()
-        .collect()
+    let (mut read, mut failed) = (Vec::new(), None);
+    for area in runtime::join_all(reads).await {
+        match area {
+            Ok(area) => read.push(area),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if read.is_empty() => Err(error),
+        _ => Ok(read),
+    }
 }
 
 /// Zeroes the four labels of a device so that no tool finds a pool on it. Durable on return.

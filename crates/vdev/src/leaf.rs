@@ -205,7 +205,7 @@ impl Leaf {
         check_size(&disk, least_asize)?;
         check_sectors(&disk, ashift)?;
         if !fresh {
-            let config = labels::current_config(&disk, ashift).await;
+            let config = labels::current_config(&disk, ashift).await?;
             let bad = |what| Err(VdevError::BadConfig { what });
             match config.as_ref().and_then(|config| config.u64("guid")) {
                 Some(found) if found == guid.0 => {}

@@ -1,6 +1,8 @@
 //! Create, export, import, destroy; properties and history; refusals.
 
-use pool::{Health, HistoryEvent, ImportPolicy, Pool, PoolError, PoolState, VdevSpec};
+use std::time::Duration;
+
+use pool::{Health, HistoryEvent, ImportPolicy, Pool, PoolError, PoolState, VdevSpec, discover};
 
 use crate::support::*;
 
@@ -262,6 +264,42 @@ fn missing_halves_degrade_and_missing_vdevs_refuse() {
         let refused = Pool::import(&handle, &found[0], policy()).await;
         assert!(matches!(refused, Err(PoolError::MissingDevices { .. })));
     });
+}
+
+#[test]
+fn a_disk_that_never_answers_is_imported_without() {
+    let world = world(31, 2, 128 * MIB);
+    run(&world, async |handle| {
+        create(&handle, mirror())
+            .await
+            .export()
+            .await
+            .expect("export");
+    });
+    world.stick(path(1));
+    run(&world, async |handle| {
+        let began = handle.now();
+        let places = [path(0), path(1)];
+        let found = discover(&handle, &places).await;
+        assert_eq!(found.rejected.len(), 1, "{:?}", found.rejected);
+        assert_eq!(found.rejected[0].0, path(1));
+        let pool = Pool::import(&handle, &found.pools[0], policy()).await;
+        let pool = pool.expect("import");
+        let took = handle.now().since(began);
+        assert!(took < Duration::from_secs(90), "{took:?}");
+        assert_eq!(pool.status().health, Health::Degraded);
+        let comment = pool.set_property("comment", "written with one half").await;
+        comment.expect("set");
+        pool.export().await.expect("export");
+    });
+    world.unstick(path(1));
+    run(&world, async |handle| {
+        let pool = import(&handle, 2).await;
+        handle.sleep(Duration::from_secs(60)).await;
+        assert_eq!(pool.status().health, Health::Online);
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&world, "a disk that did not answer and came back");
 }
 
 #[test]
