@@ -130,7 +130,7 @@ impl Compound<'_> {
             }
         };
         if reclaim {
-            state.check_reclaim(client)
+            state.check_reclaim(client, false)
         } else {
             state.check_new_state(client)
         }

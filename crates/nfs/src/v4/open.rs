@@ -68,7 +68,7 @@ impl Compound<'_> {
         };
         self.begin_owner_request(owner, open.sequence, true)?;
         let share = self.share_mode(open)?;
-        self.check_grace(open, client)?;
+        self.check_grace(open, client, share)?;
         let found = self.found(open).await?;
         self.check_delegated(open, &found, client)?;
         let reclaim = matches!(open.claim, OpenClaim::Previous(_));
@@ -256,11 +256,26 @@ impl Compound<'_> {
     }
 
     /// Opens that reclaim what a client had before a restart are for the time after one, and others for later.
-    fn check_grace(&self, open: &Open<'_>, client: ClientId) -> Result<(), Status> {
+    fn check_grace(
+        &self,
+        open: &Open<'_>,
+        client: ClientId,
+        share: ShareMode,
+    ) -> Result<(), Status> {
         match open.claim {
-            OpenClaim::Previous(_) => self.server.v4().check_reclaim(client),
-            // What was reclaimed or given may be used.
-            OpenClaim::DelegateCurrent(..) if self.minor > 0 => Ok(()),
+            OpenClaim::Previous(kind) => {
+                let mut state = self.server.v4();
+                state.check_reclaim(client, kind != DELEGATE_NONE)
+            }
+            // What was reclaimed or given may be used, and no more: others may yet reclaim what excludes it.
+            OpenClaim::DelegateCurrent(id, _) if self.minor > 0 => {
+                let id = self.state_id(&id)?;
+                let state = self.server.v4();
+                match state.is_delegated(&id, client, share)? {
+                    true => Ok(()),
+                    false => state.check_new_state(client),
+                }
+            }
             OpenClaim::DelegateCurrent(..) => Err(Status::BadStateId),
             OpenClaim::DelegatePrevious => Err(Status::NotSupported),
             _ => self.server.v4().check_new_state(client),

@@ -301,6 +301,7 @@ impl StateTable {
                     by: Arc::downgrade(&connection),
                 });
                 self.calls_back.insert(xid, *id);
+                self.note_called(request);
             } else {
                 client.requests.push_front(request);
             }

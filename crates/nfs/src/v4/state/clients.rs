@@ -55,7 +55,10 @@ pub(super) struct Client {
     verifier: [u8; 8],
     pub(super) principal: Principal,
     pub(super) confirmed: bool,
-    pub(super) renewed_ns: u64,
+    /// When its lease began, as far as that is known: a request that came since the time was told last began it at a time that is not
+    /// told yet, so that it runs for as long as it is to, however seldom the time is told.
+    renewed_ns: u64,
+    renewed: bool,
     /// What CREATE_SESSION has to say next, and what it was answered last.
     pub(super) create_sequence: u32,
     pub(super) created: Option<Vec<u8>>,
@@ -75,6 +78,28 @@ pub(super) struct Client {
     /// What confirms the client (minor version 0), and what is to confirm a change of its callback.
     confirm: u64,
     pending_confirm: Option<u64>,
+}
+
+impl Client {
+    /// Begins its lease anew.
+    pub(super) fn renew(&mut self) {
+        self.renewed = true;
+    }
+
+    /// Takes the time.
+    pub(super) fn tick(&mut self, now_ns: u64) {
+        if std::mem::take(&mut self.renewed) {
+            self.renewed_ns = now_ns;
+        }
+    }
+
+    /// Returns how long ago its lease began at least, in nanoseconds.
+    pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
+        match self.renewed {
+            true => 0,
+            false => now_ns.saturating_sub(self.renewed_ns),
+        }
+    }
 }
 
 /// The records that one client name has.
@@ -179,7 +204,6 @@ impl StateTable {
         confirm: u64,
         principal: Principal,
     ) -> Result<(), Status> {
-        let now_ns = self.now_ns;
         let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
         if client.has_sessions {
             return Err(Status::StaleClientId);
@@ -187,7 +211,7 @@ impl StateTable {
         if client.principal != principal {
             return Err(Status::ClientIdInUse);
         }
-        client.renewed_ns = now_ns;
+        client.renew();
         if client.pending_confirm == Some(confirm) {
             client.confirm = confirm;
             client.pending_confirm = None;
@@ -204,10 +228,9 @@ impl StateTable {
 
     /// Checks that a client of minor version 0 is known, and renews its lease.
     pub(crate) fn renew(&mut self, id: ClientId) -> Result<(), Status> {
-        let now_ns = self.now_ns;
         match self.clients.get_mut(&id) {
             Some(client) if client.confirmed && !client.has_sessions => {
-                client.renewed_ns = now_ns;
+                client.renew();
                 Ok(())
             }
             None if self.expired.contains(&id) => Err(Status::Expired),
@@ -217,9 +240,8 @@ impl StateTable {
 
     /// Renews the lease of a client that showed that it is there.
     pub(super) fn renew_quietly(&mut self, id: ClientId) {
-        let now_ns = self.now_ns;
         if let Some(client) = self.clients.get_mut(&id) {
-            client.renewed_ns = now_ns;
+            client.renew();
         }
     }
 
@@ -319,6 +341,7 @@ impl StateTable {
             principal,
             confirmed: false,
             renewed_ns: self.now_ns,
+            renewed: true,
             create_sequence,
             created: None,
             sessions: 0,

@@ -8,7 +8,7 @@
 
 use super::back_channel::WriterAttributes;
 use super::clients::ClientRequest;
-use super::{ClientId, FileState, ShareMode, StateEntry, StateKey, StateKind, StateTable};
+use super::{ClientId, FileState, ShareMode, StateEntry, StateKey, StateKind, StateTable, TOLD_NS};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
 use crate::v4::status::Status;
@@ -61,6 +61,8 @@ pub(super) struct DelegationState {
     give_back: GiveBack,
     /// Since when the client is called to give it back.
     recalled_ns: Option<u64>,
+    /// The call for that was sent.
+    called: bool,
     /// The client was told that it has it.
     given: bool,
 }
@@ -136,9 +138,11 @@ pub struct DelegationCounts {
 }
 
 impl ShareMode {
-    /// Whether an open is in the way of a delegation of another client.
+    /// Whether an open is in the way of a delegation of another client: one to read lets it open the file to read and to write nothing.
     fn ends(self, delegation_type: DelegationType) -> bool {
-        self.access & WRITE != 0 || self.deny != 0 || delegation_type == DelegationType::Write
+        self.access & WRITE != 0
+            || self.deny & READ != 0
+            || delegation_type == DelegationType::Write
     }
 }
 
@@ -193,6 +197,7 @@ impl StateTable {
                 change: 0,
                 give_back: request.give_back,
                 recalled_ns: None,
+                called: false,
                 given: false,
             }),
         };
@@ -416,6 +421,20 @@ impl StateTable {
         }
     }
 
+    /// Notes that a client is called. It has a lease's time to give a file back from the first call for it on: calls for others may have been
+    /// before it.
+    pub(super) fn note_called(&mut self, request: ClientRequest) {
+        let ClientRequest::Recall(key) = request else {
+            return;
+        };
+        if let Some(StateKind::Delegation(held)) =
+            self.states.get_mut(&key).map(|entry| &mut entry.kind)
+            && !std::mem::replace(&mut held.called, true)
+        {
+            self.recalled.insert(key, self.now_ns);
+        }
+    }
+
     /// Takes a delegation from its client, which is told so by SEQUENCE until it frees the state id.
     fn revoke(&mut self, key: StateKey) {
         let Some(entry) = self.states.get(&key) else {
@@ -426,12 +445,13 @@ impl StateTable {
             kind: StateKind::Revoked,
             ..entry.clone()
         };
-        let client = entry.client;
+        let id = entry.client;
         self.remove_state(key);
         self.delegations.revoked += 1;
-        if let (true, Some(client)) = (given, self.clients.get_mut(&client)) {
+        if let (true, Some(client)) = (given, self.clients.get_mut(&id)) {
             client.revoked += 1;
             self.states.insert(key, entry);
+            self.record_revoked(id);
         }
     }
 
@@ -511,7 +531,24 @@ impl StateTable {
         }
     }
 
-    /// Revokes what was recalled a lease ago, and recalls what its client says nothing of.
+    /// Returns whether a client may have a file open in a way by what it has delegated by a state id.
+    pub(crate) fn is_delegated(
+        &self,
+        id: &StateId,
+        client: ClientId,
+        share: ShareMode,
+    ) -> Result<bool, Status> {
+        let (_, entry) = self.find(id, Some(client), 1)?;
+        match &entry.kind {
+            StateKind::Delegation(held) => Ok(match held.delegation_type {
+                DelegationType::Read => share.access == READ && share.deny == 0,
+                DelegationType::Write => true,
+            }),
+            _ => Err(Status::BadStateId),
+        }
+    }
+
+    /// Revokes what its client was called for a lease ago, or could not be called for in a lease's time, and recalls what its client says nothing of.
     pub(super) fn advance_recalls(&mut self) {
         let (now_ns, lease_ns) = (self.now_ns, self.lease_ns);
         self.pauses
@@ -519,7 +556,7 @@ impl StateTable {
         let due = self
             .recalled
             .iter()
-            .filter(|(_, since)| now_ns.saturating_sub(**since) > lease_ns);
+            .filter(|(_, since)| now_ns.saturating_sub(**since) > lease_ns + TOLD_NS);
         for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.revoke(key);
         }

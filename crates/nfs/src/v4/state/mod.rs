@@ -44,6 +44,9 @@ const CLIENT_STATES_MAX: usize = 1 << 16;
 /// How long a client whose lease has run out keeps its state while no request conflicts with it: 24 hours.
 const COURTESY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
+/// What is said to have begun at a time may have begun so much later, for time is told about once a second: 2 s.
+const TOLD_NS: u64 = 2_000_000_000;
+
 /// Lost states remembered.
 const EXPIRED_MAX: usize = 1 << 14;
 
@@ -188,12 +191,15 @@ impl StateTable {
     /// Tells the time, and forgets what no request can name any more.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        for client in self.clients.values_mut() {
+            client.tick(now_ns);
+        }
         self.advance_grace();
         let old: Vec<ClientId> = self
             .clients
             .iter()
             .filter(|(_, client)| {
-                let age = now_ns.saturating_sub(client.renewed_ns);
+                let age = client.age_ns(now_ns);
                 let idle = !client.confirmed || client.states == 0;
                 age > self.lease_ns && (idle || age > COURTESY_NS)
             })
@@ -222,7 +228,7 @@ impl StateTable {
     fn is_expired(&self, client: ClientId) -> bool {
         self.clients
             .get(&client)
-            .is_none_or(|c| self.now_ns.saturating_sub(c.renewed_ns) > self.lease_ns)
+            .is_none_or(|c| c.age_ns(self.now_ns) > self.lease_ns)
     }
 
     fn state_id(&self, key: StateKey, sequence: u32) -> StateId {
@@ -333,6 +339,9 @@ impl StateTable {
                 _ => &mut client.states,
             };
             *count = count.saturating_sub(1);
+        }
+        if matches!(entry.kind, StateKind::Revoked) {
+            self.record_revoked(entry.client);
         }
         if let Some(owner) = self.owners.get_mut(&entry.owner) {
             owner.states.remove(&key);

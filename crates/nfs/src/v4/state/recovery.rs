@@ -14,7 +14,7 @@
 //! the record is stable before the answer goes out ([`StateTable::unstored_record`]): whatever a client that is in it reclaims was
 //! given to no other in between (RFC 8881, section 8.4.3).
 
-use super::{CLIENTS_MAX, ClientId, Principal, StateTable};
+use super::{CLIENTS_MAX, ClientId, Principal, StateTable, TOLD_NS};
 use crate::monitored::{MonitorList, MonitoredHost};
 use crate::v4::status::Status;
 use std::collections::BTreeMap;
@@ -23,16 +23,27 @@ use std::net::IpAddr;
 
 /// First line of a record.
 const HEADER: &str = "sanbox nfs clients 1";
+/// What a client's line has behind its name that may reclaim no delegations.
+const REVOKED: &str = "revoked";
 /// A client that is in the midst of reclaiming gets this much time for its next request, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
 
 /// A client's name, and whether it has sessions.
 type ClientName = (bool, Vec<u8>);
 
+/// A client in the record.
+#[derive(Debug, Clone)]
+struct RecordedClient {
+    principal: Principal,
+    /// A delegation was revoked, and the client has not said that it knows: after a restart it may reclaim none, for others may have changed
+    /// the file meanwhile.
+    lost_delegation: bool,
+}
+
 /// A client of before the restart.
 #[derive(Debug)]
 struct EarlierClient {
-    principal: Principal,
+    recorded: RecordedClient,
     /// It reclaims nothing more.
     complete: bool,
 }
@@ -53,7 +64,7 @@ pub(super) struct Recovery {
     /// Names this server to its clients, over restarts.
     identity: u64,
     earlier: BTreeMap<ClientName, EarlierClient>,
-    recorded: BTreeMap<ClientName, Principal>,
+    recorded: BTreeMap<ClientName, RecordedClient>,
     /// The clients that lock by NLM.
     monitored: MonitorList,
     grace: Grace,
@@ -114,12 +125,20 @@ impl Recovery {
             None => None,
         };
         let name = words.next().and_then(crate::hex::decode);
+        let lost_delegation = match words.next() {
+            None => false,
+            Some(REVOKED) => true,
+            Some(_) => return,
+        };
         let (Some(principal), Some(name), None) = (principal, name, words.next()) else {
             return;
         };
         if self.earlier.len() < CLIENTS_MAX {
             let client = EarlierClient {
-                principal,
+                recorded: RecordedClient {
+                    principal,
+                    lost_delegation,
+                },
                 complete: false,
             };
             self.earlier.insert((has_sessions, name), client);
@@ -128,13 +147,13 @@ impl Recovery {
 
     fn write(&self) -> Vec<u8> {
         let mut text = format!("{HEADER}\nserver {:016x}\n", self.identity);
-        let earlier = self.earlier.iter().map(|(name, c)| (name, &c.principal));
+        let earlier = self.earlier.iter().map(|(name, c)| (name, &c.recorded));
         let recorded = self.recorded.iter();
         // Until grace is over, who had state before is not displaced by another of the same name.
-        let all: BTreeMap<&ClientName, &Principal> = recorded.chain(earlier).collect();
-        for ((has_sessions, name), principal) in all {
+        let all: BTreeMap<&ClientName, &RecordedClient> = recorded.chain(earlier).collect();
+        for ((has_sessions, name), client) in all {
             text.push_str(if *has_sessions { "4.1 " } else { "4.0 " });
-            match principal {
+            match &client.principal {
                 Principal::None => text.push('-'),
                 Principal::User(uid) => {
                     let _infallible = write!(text, "{uid}");
@@ -146,6 +165,10 @@ impl Recovery {
             }
             text.push(' ');
             crate::hex::encode(name, &mut text);
+            if client.lost_delegation {
+                text.push(' ');
+                text.push_str(REVOKED);
+            }
             text.push('\n');
         }
         self.monitored.write(&mut text);
@@ -168,7 +191,7 @@ impl Recovery {
             Grace::Since(began_ns) => {
                 let age = now_ns.saturating_sub(began_ns);
                 let pause = now_ns.saturating_sub(self.reclaimed_ns);
-                age > lease_ns && (pause > RECLAIM_PAUSE_NS || age > 2 * lease_ns)
+                age > lease_ns + TOLD_NS && (pause > RECLAIM_PAUSE_NS || age > 2 * lease_ns)
             }
         };
         if ends {
@@ -229,18 +252,20 @@ impl StateTable {
         }
     }
 
-    /// Checks that a client may reclaim: that it was recorded before the restart, and did not say that it is done.
+    /// Checks that a client may reclaim an open or a lock, or what it has by a delegation: that it was recorded before the restart, and did
+    /// not say that it is done.
     ///
     /// # Errors
     /// [`Status::NoGrace`], [`Status::ReclaimBad`].
-    pub(crate) fn check_reclaim(&mut self, id: ClientId) -> Result<(), Status> {
+    pub(crate) fn check_reclaim(&mut self, id: ClientId, delegation: bool) -> Result<(), Status> {
         let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
         if self.recovery.is_over() || client.reclaimed {
             return Err(Status::NoGrace);
         }
         let name = (client.has_sessions, client.name.clone());
         let earlier = self.recovery.earlier.get(&name);
-        if earlier.is_none_or(|earlier| earlier.principal != client.principal) {
+        let earlier = earlier.filter(|earlier| earlier.recorded.principal == client.principal);
+        if earlier.is_none_or(|earlier| delegation && earlier.recorded.lost_delegation) {
             return Err(Status::ReclaimBad);
         }
         self.recovery.reclaimed_ns = self.now_ns;
@@ -290,7 +315,7 @@ impl StateTable {
         let name = (client.has_sessions, client.name.clone());
         let principal = client.principal.clone();
         if let Some(earlier) = self.recovery.earlier.get_mut(&name)
-            && earlier.principal == principal
+            && earlier.recorded.principal == principal
         {
             earlier.complete = true;
         }
@@ -306,9 +331,33 @@ impl StateTable {
         {
             client.recorded = true;
             let name = (client.has_sessions, client.name.clone());
-            let principal = client.principal.clone();
-            self.recovery.recorded.insert(name, principal);
+            let recorded = RecordedClient {
+                principal: client.principal.clone(),
+                lost_delegation: client.revoked > 0,
+            };
+            self.recovery.recorded.insert(name, recorded);
             self.recovery.version += 1;
+        }
+    }
+
+    /// Records whether delegations of a client were revoked that it has not freed.
+    pub(super) fn record_revoked(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let name = (client.has_sessions, client.name.clone());
+        let lost = client.revoked > 0;
+        let recovery = &mut self.recovery;
+        let recorded = recovery.recorded.get_mut(&name).filter(|_| client.recorded);
+        // What was revoked before the restart, or while it was reclaimed, is not forgotten until the time for that is over.
+        let earlier = recovery.earlier.get_mut(&name).filter(|_| lost);
+        let both = recorded
+            .into_iter()
+            .chain(earlier.map(|earlier| &mut earlier.recorded));
+        for recorded in both {
+            if std::mem::replace(&mut recorded.lost_delegation, lost) != lost {
+                recovery.version += 1;
+            }
         }
     }
 
@@ -377,7 +426,7 @@ mod tests {
             assert_eq!(before.check_new_state(id), Err(Status::Grace));
             assert_eq!(before.reclaim_complete(id), Ok(()));
             assert_eq!(before.check_new_state(id), Ok(()));
-            assert_eq!(before.check_reclaim(id), Err(Status::NoGrace));
+            assert_eq!(before.check_reclaim(id, false), Err(Status::NoGrace));
         }
         record_of(&mut before)
     }
@@ -390,15 +439,15 @@ mod tests {
         assert_eq!(after.grace(), Some(2));
         let one = client(&mut after, b"one", 0);
         assert_eq!(after.check_new_state(one), Err(Status::Grace));
-        assert_eq!(after.check_reclaim(one), Ok(()));
+        assert_eq!(after.check_reclaim(one, false), Ok(()));
         let other = client(&mut after, b"other", 0);
-        assert_eq!(after.check_reclaim(other), Err(Status::ReclaimBad));
+        assert_eq!(after.check_reclaim(other, false), Err(Status::ReclaimBad));
         let thief = client(&mut after, b"two", 1000);
-        assert_eq!(after.check_reclaim(thief), Err(Status::ReclaimBad));
+        assert_eq!(after.check_reclaim(thief, false), Err(Status::ReclaimBad));
         assert_eq!(after.reclaim_complete(thief), Ok(()));
         assert_eq!(after.reclaim_complete(one), Ok(()));
         assert_eq!(after.reclaim_complete(one), Err(Status::CompleteAlready));
-        assert_eq!(after.check_reclaim(one), Err(Status::NoGrace));
+        assert_eq!(after.check_reclaim(one, false), Err(Status::NoGrace));
         assert_eq!(after.check_new_state(one), Err(Status::Grace));
         assert_eq!(after.grace(), Some(1));
         // A second restart in that time leaves them what they may reclaim.
@@ -409,10 +458,48 @@ mod tests {
         let two = after.exchange_id(b"two", [1; 8], Principal::User(1000), false);
         after.remove_client(two.expect("the client").client);
         let two = client(&mut after, b"two", 0);
-        assert_eq!(after.check_reclaim(two), Ok(()));
+        assert_eq!(after.check_reclaim(two, false), Ok(()));
         assert_eq!(after.reclaim_complete(two), Ok(()));
         assert_eq!(after.grace(), None);
         assert_eq!(after.check_new_state(one), Ok(()));
+    }
+
+    #[test]
+    fn a_lease_runs_from_the_request_that_began_it() {
+        let mut table = table(b"");
+        table.tick(10 * SECOND);
+        let id = client(&mut table, b"one", 0);
+        // The request came at some time of the second that is told now.
+        table.tick(11 * SECOND);
+        table.tick(101 * SECOND);
+        assert!(table.clients.contains_key(&id));
+        table.tick(101 * SECOND + 1);
+        assert!(!table.clients.contains_key(&id));
+    }
+
+    #[test]
+    fn a_client_that_lost_a_delegation_reclaims_none() {
+        let mut before = table(b"");
+        let one = client(&mut before, b"one", 0);
+        assert_eq!(before.reclaim_complete(one), Ok(()));
+        let with = |table: &mut StateTable, id, revoked| {
+            let client = table.clients.get_mut(&id).expect("the client");
+            client.revoked = revoked;
+            table.record_revoked(id);
+            record_of(table)
+        };
+        let record = with(&mut before, one, 1);
+        let mut after = table(&record);
+        let again = client(&mut after, b"one", 0);
+        assert_eq!(after.check_reclaim(again, true), Err(Status::ReclaimBad));
+        assert_eq!(after.check_reclaim(again, false), Ok(()));
+        // So it is after a second restart, and not once the client has said that it knows.
+        let mut third = table(&record_of(&mut after));
+        let again = client(&mut third, b"one", 0);
+        assert_eq!(third.check_reclaim(again, true), Err(Status::ReclaimBad));
+        let mut after = table(&with(&mut before, one, 0));
+        let again = client(&mut after, b"one", 0);
+        assert_eq!(after.check_reclaim(again, true), Ok(()));
     }
 
     #[test]
@@ -423,13 +510,13 @@ mod tests {
         after.begin_grace();
         after.tick(589 * SECOND);
         let one = client(&mut after, b"one", 0);
-        assert_eq!(after.check_reclaim(one), Ok(()));
+        assert_eq!(after.check_reclaim(one, false), Ok(()));
         after.tick(591 * SECOND);
         assert_eq!(after.grace(), Some(2));
-        assert_eq!(after.check_reclaim(one), Ok(()));
+        assert_eq!(after.check_reclaim(one, false), Ok(()));
         after.tick(594 * SECOND);
         assert_eq!(after.grace(), None);
-        assert_eq!(after.check_reclaim(one), Err(Status::NoGrace));
+        assert_eq!(after.check_reclaim(one, false), Err(Status::NoGrace));
         // One that came too late, and one that did not come, are not in the record any more.
         let left = String::from_utf8(record_of(&mut after)).expect("text");
         assert_eq!(left.lines().count(), 3, "{left}");
@@ -492,6 +579,7 @@ mod tests {
             "4.1 0 6",
             "4.1 x 61",
             "4.1 0 61 more",
+            "4.1 0 61 revoked more",
             "4.3 0 61",
             "4.1",
             "4.1 0",

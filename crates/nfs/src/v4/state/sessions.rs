@@ -88,7 +88,6 @@ impl StateTable {
         minor: u32,
     ) -> Result<Vec<u8>, Status> {
         let id = asked.client;
-        let now_ns = self.now_ns;
         let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
         if client.create_sequence == 0 {
             // A client of minor version 0.
@@ -118,7 +117,7 @@ impl StateTable {
         if client.sessions >= CLIENT_SESSIONS_MAX {
             return Err(Status::Delay);
         }
-        client.renewed_ns = now_ns;
+        client.renew();
         client.sessions += 1;
         client.create_sequence = client.create_sequence.wrapping_add(1).max(1);
         self.confirm(id);

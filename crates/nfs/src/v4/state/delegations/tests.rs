@@ -237,7 +237,7 @@ fn what_is_not_given_back_is_revoked_and_its_client_is_told() {
         assert_eq!(one.given_back(), 0);
     }
     table.renew_quietly(one.id);
-    table.tick(LEASE + SECOND);
+    table.tick(LEASE + 3 * SECOND);
     assert_eq!((one.given_back(), table.sequence_flags(one.id)), (1, 0x40));
     assert_eq!(table.test_state(&held, one.id), Status::DelegationRevoked);
     let read = table.check_access(&held, &file(1), 1, Some(one.id), 1);
@@ -291,6 +291,7 @@ fn a_client_that_is_gone_or_cannot_be_called_keeps_nothing() {
     let mut table = table();
     let mut one = TestClient::new(&mut table, b"one");
     assert!(one.delegate(&mut table, 1).is_some() && one.delegate(&mut table, 2).is_some());
+    table.tick(0);
     table.tick(LEASE + SECOND);
     assert_eq!(one.given_back(), 0, "nobody asks for them");
     assert_eq!(table.check_delegations(&file(1), None, TO_WRITE), Ok(()));
@@ -456,7 +457,8 @@ fn a_client_that_is_silent_about_a_file_is_to_give_it_back_and_loses_it() {
     assert_eq!(one.taken().len(), 1);
     table.tick(3 * SECOND);
     assert_eq!(answered(answer), Some(None));
-    for second in 4..=LEASE / SECOND + 4 {
+    // It is called 10 s later: it did not answer.
+    for second in 4..=LEASE / SECOND + 18 {
         table.renew_quietly(one.id);
         table.tick(second * SECOND);
     }
@@ -474,7 +476,8 @@ fn a_client_that_is_silent_about_a_file_is_to_give_it_back_and_loses_it() {
     // Nobody waits for a client that is gone.
     let two = TestClient::new(&mut table, b"two");
     assert!(two.delegate_to_write(&mut table, 2).is_some());
-    table.tick(3 * LEASE);
+    table.tick(2 * LEASE);
+    table.tick(4 * LEASE);
     let gone = table.ask_attributes(&file(2), two.id);
     assert!(matches!(gone, AskedAttributes::Later));
     assert_eq!(two.given_back(), 1);
