@@ -8,6 +8,7 @@
 pub mod campaign;
 pub mod hostile;
 pub mod lab;
+pub mod nfs4;
 mod workers;
 
 pub use world;

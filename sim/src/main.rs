@@ -12,6 +12,7 @@ const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs 
                [--histories|--replicas|--encryption|--devices|--removals|--clones|--dedup]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
        sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones|--dedup] [--trace FILE] [--dump DIR]
+       sanbox-sim nfs4 [SEED [--trace]] [--seeds N] [--start S] [--jobs J] [--twice|--canary]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim check [--crashed] IMAGE...
@@ -26,6 +27,7 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed; also with --devices or --removals
 --dedup      blocks are deduplicated, and clients write the same contents again and again; also with any of the others
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
+nfs4      clients of NFSv4.1 with sessions, locks and delegations on a network that fails, and a server that goes down
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail
 
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
         return code;
     }
     if let Some(code) = sim::hostile::command::main(&args) {
+        return code;
+    }
+    if let Some(code) = sim::nfs4::command::main(&args) {
         return code;
     }
     let crashed = args.iter().any(|a| a == "--crashed");
