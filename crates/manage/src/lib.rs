@@ -41,3 +41,4 @@ pub mod targets;
 pub mod terminal;
 pub mod trash;
 pub mod undo;
+mod vectored;

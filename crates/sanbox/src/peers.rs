@@ -31,10 +31,14 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, PeerIncompatible,
     ServerConfig, SignatureScheme,
 };
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+
+/// Bytes that are read from a connection at once, or written to it: TLS by itself reads 4 KiB, and writes 64 KiB.
+pub(crate) const TRANSFER_BYTES: usize = 256 << 10;
 
 /// How long a connection may take, and its handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,11 +224,11 @@ async fn connect(
         Ok(Err(error)) => return Err(format!("{address}: {error}")),
         Err(_) => return Err(format!("{address}: no answer")),
     };
-    settle(&stream);
+    let stream = settled(stream);
     // The name is not looked at.
     let name = ServerName::try_from("replication.sanbox").map_err(|error| error.to_string())?;
     let shaken = timeout(HANDSHAKE_TIMEOUT, connector.connect(name, stream)).await;
-    let stream = match shaken {
+    let mut stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             let is_other = error
@@ -240,6 +244,7 @@ async fn connect(
         }
         Err(_) => return Err(format!("{address}: no answer to TLS")),
     };
+    stream.get_mut().1.set_buffer_limit(Some(TRANSFER_BYTES));
     let shown = stream.get_ref().1.peer_certificates();
     let shown = shown
         .and_then(|chain| chain.first())
@@ -250,11 +255,13 @@ async fn connect(
     }
 }
 
-/// What is set of each connection: small requests go at once, and a link that is gone is noticed in the end.
-pub(crate) fn settle(stream: &TcpStream) {
+/// What is set of each connection: small requests go at once, a link that is gone is noticed in the end, and what comes fast is read in large
+/// pieces.
+pub(crate) fn settled(stream: TcpStream) -> BufReader<TcpStream> {
     // Both are improvements only.
     let _ = stream.set_nodelay(true);
-    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
+    let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+    BufReader::with_capacity(TRANSFER_BYTES, stream)
 }
 
 /// The peers of this appliance, as its commands, its jobs and its server use them.

@@ -34,6 +34,12 @@ impl StreamChunk {
         parts.chain(tail)
     }
 
+    /// Returns the parts, of which none is empty, to be kept.
+    pub fn into_parts(self) -> impl Iterator<Item = IoBuf> {
+        let tail = (!self.tail.is_empty()).then(|| IoBuf::from(self.tail));
+        self.parts.into_iter().chain(tail)
+    }
+
     /// Returns the bytes in one piece; they are copied where there are blocks among them.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
@@ -80,6 +86,16 @@ impl StreamChunk {
     }
 }
 
+impl From<Vec<u8>> for StreamChunk {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            parts: Vec::new(),
+            len: bytes.len(),
+            tail: bytes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +119,9 @@ mod tests {
         let whole = chunk.into_vec();
         let expect = [&[1; 10], &short[..], &long, &long, &[0; 3]].concat();
         assert!(whole == expect);
+        let mut chunk = StreamChunk::from(vec![1; 10]);
+        chunk.push_block(&long);
+        let parts: Vec<IoBuf> = chunk.into_parts().collect();
+        assert!(parts[0][..] == [1; 10] && parts[1].is_same(&long) && parts.len() == 2);
     }
 }

@@ -6,8 +6,8 @@
 //!  | kind | length, BE    | so many bytes          |
 //!  +------+---------------+------------------------+
 //! ```
-//! A message is JSON, in one frame or in several. Guarantees: a length costs no memory before its bytes have come, and none is longer than
-//! [`PAYLOAD_BYTES_MAX`]; a read that is given up in the middle of a frame goes on there.
+//! A message is JSON, in one frame or in several. Guarantees: a length costs no more memory than an earlier frame needed before its bytes have
+//! come, and none is longer than [`PAYLOAD_BYTES_MAX`]; a read that is given up in the middle of a frame goes on there.
 
 use std::io;
 
@@ -15,13 +15,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use crate::vectored::write_all_parts;
+
 /// Bytes of a stream in a frame, at most.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a frame behind its header, at most: a chunk, and what says how long it is when it is compressed.
 pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX + 64;
 /// Bytes of the header.
 const HEADER_BYTES: usize = 5;
-/// Memory that is taken for a frame before more of its bytes have come.
+/// Memory that is taken for a frame before more of its bytes have come, where no earlier one was longer.
 const GROWTH_BYTES: usize = 64 << 10;
 
 /// Why what came makes no sense, or does not come.
@@ -101,6 +103,8 @@ pub struct FrameReader<R> {
     head: Option<(FrameKind, usize)>,
     /// What has come of it, or of its header.
     come: Vec<u8>,
+    /// Bytes of the longest frame that came: the next one may be as long, and is not copied to grow then.
+    longest: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
@@ -110,6 +114,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             from,
             head: None,
             come: Vec::new(),
+            longest: GROWTH_BYTES,
         }
     }
 
@@ -122,7 +127,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             let whole = self.head.map_or(HEADER_BYTES, |(_, length)| length);
             if self.come.len() < whole {
                 let left = whole - self.come.len();
-                self.come.reserve(left.min(GROWTH_BYTES));
+                self.come.reserve(left.min(self.longest));
                 let mut limited = (&mut self.from).take(left as u64);
                 if limited.read_buf(&mut self.come).await? == 0 {
                     let is_between = self.head.is_none() && self.come.is_empty();
@@ -137,6 +142,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             let come = std::mem::take(&mut self.come);
             match self.head.take() {
                 Some((kind, _)) => {
+                    self.longest = self.longest.max(come.len());
                     return Ok(Some(Frame {
                         kind,
                         payload: come,
@@ -250,28 +256,24 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Self { to }
     }
 
-    /// Sends a frame. A send that is dropped half-way leaves the connection without use.
+    /// Sends a frame, whose payload may lie in parts. A send that is dropped half-way leaves the connection without use.
     ///
     /// # Errors
     /// The connection broke.
     ///
     /// # Panics
     /// The frame is longer than [`PAYLOAD_BYTES_MAX`].
-    pub async fn send(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), FrameError> {
-        assert!(
-            payload.len() <= PAYLOAD_BYTES_MAX,
-            "a frame that is too long"
-        );
-        let length = u32::try_from(payload.len()).expect("below the most that a frame holds");
+    pub async fn send(&mut self, kind: FrameKind, payload: &[&[u8]]) -> Result<(), FrameError> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        assert!(length <= PAYLOAD_BYTES_MAX, "a frame that is too long");
+        let length = u32::try_from(length).expect("below the most that a frame holds");
         let mut header = [0; HEADER_BYTES];
         header[0] = kind.code();
         header[1..].copy_from_slice(&length.to_be_bytes());
-        if payload.len() <= GROWTH_BYTES {
-            self.to.write_all(&[&header[..], payload].concat()).await?;
-        } else {
-            self.to.write_all(&header).await?;
-            self.to.write_all(payload).await?;
-        }
+        let parts: Vec<&[u8]> = std::iter::once(&header[..])
+            .chain(payload.iter().copied())
+            .collect();
+        write_all_parts(&mut self.to, &parts).await?;
         Ok(self.to.flush().await?)
     }
 
@@ -287,7 +289,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
                 Some(_) => FrameKind::Part,
                 None => FrameKind::Message,
             };
-            self.send(kind, part).await?;
+            self.send(kind, &[part]).await?;
         }
         Ok(())
     }
@@ -307,7 +309,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut writer = FrameWriter::new(&mut bytes);
         for (kind, payload) in frames {
-            writer.send(*kind, payload).await.expect("sent");
+            writer.send(*kind, &[payload]).await.expect("sent");
         }
         bytes
     }

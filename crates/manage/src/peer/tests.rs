@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::DatasetKind;
+use engine::stream::StreamChunk;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use super::client::{BoxedLink, Connector, HELLO_TIMEOUT, PeerEndpoint, PeerLinks, pair};
@@ -102,7 +103,10 @@ impl Endpoint for Recorder {
     }
     fn send(&self, spec: StreamSpec) -> Reached<'_, ByteStream> {
         async move {
-            let mut parts: Vec<_> = content().chunks(70_001).map(|c| Ok(c.to_vec())).collect();
+            let mut parts: Vec<_> = content()
+                .chunks(70_001)
+                .map(|c| Ok(c.to_vec().into()))
+                .collect();
             if spec.snapshot == "broken" {
                 parts.truncate(20);
                 parts.push(Err(ReplicationError::Failed("a bad block".to_owned())));
@@ -116,7 +120,10 @@ impl Endpoint for Recorder {
         async move {
             while let Some(chunk) = bytes.next().await {
                 let chunk = chunk?;
-                self.received.lock().expect("unpoisoned").extend(chunk);
+                self.received
+                    .lock()
+                    .expect("unpoisoned")
+                    .extend(chunk.into_vec());
                 let refuses = self.refuses.lock().expect("unpoisoned").clone();
                 if let Some(error) = refuses {
                     return Err(error);
@@ -450,6 +457,12 @@ fn into() -> ReceiveSpec {
     }
 }
 
+fn in_chunks(
+    parts: impl Stream<Item = Result<Vec<u8>, ReplicationError>> + Send + 'static,
+) -> ByteStream {
+    parts.map(|part| part.map(StreamChunk::from)).boxed()
+}
+
 #[tokio::test]
 async fn streams_go_in_both_directions_and_keep_their_errors() {
     let Pair {
@@ -461,7 +474,10 @@ async fn streams_go_in_both_directions_and_keep_their_errors() {
     let opened = pipes.opened.load(Ordering::Relaxed);
     let sent = endpoint.send(spec("s")).await.expect("begun");
     let come: Vec<_> = sent.collect().await;
-    let come: Result<Vec<Vec<u8>>, _> = come.into_iter().collect();
+    let come = come
+        .into_iter()
+        .map(|chunk| chunk.map(StreamChunk::into_vec));
+    let come: Result<Vec<Vec<u8>>, _> = come.collect();
     assert_eq!(come.expect("whole").concat(), content());
     let broken: Vec<_> = endpoint
         .send(spec("broken"))
@@ -477,7 +493,7 @@ async fn streams_go_in_both_directions_and_keep_their_errors() {
         .map(|c| Ok(c.to_vec()))
         .collect::<Vec<_>>();
     let received = endpoint
-        .receive(into(), stream::iter(parts.clone()).boxed())
+        .receive(into(), in_chunks(stream::iter(parts.clone())))
         .await;
     assert_eq!(received, Ok(()));
     assert_eq!(*side.received.lock().expect("unpoisoned"), content());
@@ -488,7 +504,7 @@ async fn streams_go_in_both_directions_and_keep_their_errors() {
         target: "tank".to_owned(),
     });
     let endless = stream::iter(parts.clone()).chain(stream::repeat(Ok(vec![0; 100_000])));
-    let refused = endpoint.receive(into(), endless.boxed()).await;
+    let refused = endpoint.receive(into(), in_chunks(endless)).await;
     assert!(
         matches!(refused, Err(ReplicationError::OutOfSpace { .. })),
         "{refused:?}"
@@ -498,7 +514,7 @@ async fn streams_go_in_both_directions_and_keep_their_errors() {
     // The source breaks: that is what is told, and the other side keeps what came.
     let mut cut = parts[..20].to_vec();
     cut.push(Err(ReplicationError::Failed("a bad block".to_owned())));
-    let broken = endpoint.receive(into(), stream::iter(cut).boxed()).await;
+    let broken = endpoint.receive(into(), in_chunks(stream::iter(cut))).await;
     assert_eq!(
         broken,
         Err(ReplicationError::Failed("a bad block".to_owned()))
@@ -519,7 +535,7 @@ async fn a_flipped_bit_never_completes_a_receive() {
             .chunks(50_000)
             .map(|c| Ok(c.to_vec()))
             .collect::<Vec<_>>();
-        let received = endpoint.receive(into(), stream::iter(parts).boxed());
+        let received = endpoint.receive(into(), in_chunks(stream::iter(parts)));
         let received = tokio::time::timeout(Duration::from_secs(20), received).await;
         let error = received.expect("an answer").expect_err("damaged");
         assert!(

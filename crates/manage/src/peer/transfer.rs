@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use codec::compress::{self, Algorithm};
+use engine::IoBuf;
+use engine::stream::StreamChunk;
 use futures_util::{StreamExt as _, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -28,6 +30,8 @@ pub const STALL_MAX: Duration = Duration::from_secs(600);
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes that are sent in a frame at least, where more follow at once.
 const FRAME_BYTES_MIN: usize = 256 << 10;
+/// Parts of fewer bytes are copied together: what waits takes no more memory than its bytes.
+const PART_BYTES_MIN: usize = 16 << 10;
 /// Bytes at the end of a stream that are held back until the digest was checked: more than its records that complete a snapshot, which are two
 /// of 312 bytes.
 const HELD_BYTES: usize = 4096;
@@ -38,14 +42,123 @@ const ALGORITHM: Algorithm = Algorithm::Zstd(1);
 const SKIPPED_FIRST: u32 = 4;
 /// See [`SKIPPED_FIRST`].
 const SKIPPED_MAX: u32 = 256;
+/// Bytes that go into the digest at once, or a multiple of them. BLAKE3 takes 16 pieces of 1 KiB in parallel where they lie at such a boundary of
+/// the stream; blocks with records between them, as they come, took a third longer than these.
+const DIGESTED_BYTES: usize = 32 << 10;
 /// Bytes of the end of a stream: its length and its digest.
 const END_BYTES: usize = 8 + blake3::OUT_LEN;
+
+/// The length and the digest of the bytes of a stream.
+#[derive(Debug, Default)]
+struct StreamDigest {
+    hasher: blake3::Hasher,
+    length: u64,
+    /// What came behind the last boundary.
+    staged: Vec<u8>,
+}
+
+impl StreamDigest {
+    fn update(&mut self, mut bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        if !self.staged.is_empty() {
+            let missing = DIGESTED_BYTES - self.staged.len();
+            let (now, rest) = bytes.split_at(bytes.len().min(missing));
+            self.staged.extend_from_slice(now);
+            if self.staged.len() < DIGESTED_BYTES {
+                return;
+            }
+            self.hasher.update(&self.staged);
+            self.staged.clear();
+            bytes = rest;
+        }
+        let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % DIGESTED_BYTES);
+        self.hasher.update(whole);
+        self.staged.extend_from_slice(rest);
+    }
+
+    /// As they are at the end of a stream.
+    fn end(&mut self) -> [u8; END_BYTES] {
+        self.hasher.update(&self.staged);
+        self.staged.clear();
+        let mut end = [0; END_BYTES];
+        let (length, digest) = end.split_at_mut(8);
+        length.copy_from_slice(&self.length.to_be_bytes());
+        digest.copy_from_slice(self.hasher.finalize().as_bytes());
+        end
+    }
+}
+
+/// A frame of a stream that is to be sent. Its payload lies in parts, as the pool gave them.
+#[derive(Clone, Debug)]
+pub struct OutgoingFrame {
+    /// What it holds.
+    pub kind: FrameKind,
+    /// Its bytes.
+    pub payload: Vec<IoBuf>,
+}
+
+/// Returns the bytes of parts in one piece.
+fn joined(parts: &[IoBuf]) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    for part in parts {
+        whole.extend_from_slice(part);
+    }
+    whole
+}
+
+/// Bytes of a stream that were not sent yet.
+#[derive(Debug, Default)]
+struct Pending {
+    parts: VecDeque<IoBuf>,
+    /// Short parts that follow these.
+    tail: Vec<u8>,
+    /// All of them.
+    bytes: usize,
+}
+
+impl Pending {
+    fn add(&mut self, chunk: StreamChunk) {
+        self.bytes += chunk.len();
+        for part in chunk.into_parts() {
+            if part.len() < PART_BYTES_MIN {
+                self.tail.extend_from_slice(&part);
+            } else {
+                self.end_tail();
+                self.parts.push_back(part);
+            }
+        }
+    }
+
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.parts.push_back(std::mem::take(&mut self.tail).into());
+        }
+    }
+
+    /// Takes the first bytes: so many, or all there are.
+    fn take(&mut self, bytes_max: usize) -> Vec<IoBuf> {
+        self.end_tail();
+        let mut taken = Vec::new();
+        let mut left = bytes_max;
+        while left > 0
+            && let Some(first) = self.parts.pop_front()
+        {
+            let now = first.len().min(left);
+            if now < first.len() {
+                self.parts.push_front(first.slice(now..first.len()));
+            }
+            taken.push(first.slice(0..now));
+            self.bytes -= now;
+            left -= now;
+        }
+        taken
+    }
+}
 
 /// Makes frames of the bytes of a stream.
 #[derive(Debug)]
 pub struct StreamEncoder {
-    digest: blake3::Hasher,
-    length: u64,
+    digest: StreamDigest,
     /// Encrypted blocks do not become smaller.
     compresses: bool,
     /// Chunks that go as they are before the next try.
@@ -59,35 +172,36 @@ impl StreamEncoder {
     #[must_use]
     pub fn new(compresses: bool) -> Self {
         Self {
-            digest: blake3::Hasher::new(),
-            length: 0,
+            digest: StreamDigest::default(),
             compresses,
             skipped: 0,
             skipped_next: SKIPPED_FIRST,
         }
     }
 
-    /// Makes a frame of the next bytes.
+    /// Makes a frame of the next bytes, which lie in parts.
     ///
     /// # Panics
     /// They are more than [`CHUNK_BYTES_MAX`].
-    pub fn chunk(&mut self, bytes: Vec<u8>) -> Frame {
-        assert!(bytes.len() <= CHUNK_BYTES_MAX, "a chunk that is too long");
-        self.digest.update(&bytes);
-        self.length += bytes.len() as u64;
-        match self.compressed(&bytes) {
-            Some(payload) => Frame {
+    pub fn chunk(&mut self, parts: Vec<IoBuf>) -> OutgoingFrame {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(length <= CHUNK_BYTES_MAX, "a chunk that is too long");
+        for part in &parts {
+            self.digest.update(part);
+        }
+        match self.compressed(&parts) {
+            Some(payload) => OutgoingFrame {
                 kind: FrameKind::Compressed,
-                payload,
+                payload: vec![payload.into()],
             },
-            None => Frame {
+            None => OutgoingFrame {
                 kind: FrameKind::Chunk,
-                payload: bytes,
+                payload: parts,
             },
         }
     }
 
-    fn compressed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn compressed(&mut self, parts: &[IoBuf]) -> Option<Vec<u8>> {
         if !self.compresses {
             return None;
         }
@@ -95,6 +209,14 @@ impl StreamEncoder {
             self.skipped -= 1;
             return None;
         }
+        let whole: Vec<u8>;
+        let bytes = match parts {
+            [one] => &one[..],
+            several => {
+                whole = joined(several);
+                &whole
+            }
+        };
         // An eighth at least, or it is not worth the receiver's time.
         let Some(smaller) = compress::compress(ALGORITHM, bytes, bytes.len() - bytes.len() / 8)
         else {
@@ -111,12 +233,10 @@ impl StreamEncoder {
 
     /// Makes the frame that ends the stream.
     #[must_use]
-    pub fn end(self) -> Frame {
-        let mut payload = self.length.to_be_bytes().to_vec();
-        payload.extend(self.digest.finalize().as_bytes());
-        Frame {
+    pub fn end(mut self) -> OutgoingFrame {
+        OutgoingFrame {
             kind: FrameKind::End,
-            payload,
+            payload: vec![self.digest.end().to_vec().into()],
         }
     }
 }
@@ -135,8 +255,7 @@ pub enum Received {
 /// Makes the bytes of a stream of its frames.
 #[derive(Debug, Default)]
 pub struct StreamDecoder {
-    digest: blake3::Hasher,
-    length: u64,
+    digest: StreamDigest,
     /// What came last, and is handed on when so many bytes came behind it, or the end.
     held: VecDeque<Vec<u8>>,
     /// Bytes of it.
@@ -163,7 +282,6 @@ impl StreamDecoder {
             }
         };
         self.digest.update(&bytes);
-        self.length += bytes.len() as u64;
         self.held_bytes += bytes.len();
         self.held.push_back(bytes);
         let mut ready = Vec::new();
@@ -183,10 +301,7 @@ impl StreamDecoder {
         if payload.len() != END_BYTES {
             return Err(FrameError::Malformed("an unknown end of a stream"));
         }
-        let (length, digest) = payload.split_at(8);
-        let is_whole =
-            length == self.length.to_be_bytes() && digest == self.digest.finalize().as_bytes();
-        Ok(match is_whole {
+        Ok(match payload == self.digest.end() {
             true => Received::Whole(self.held.drain(..).flatten().collect()),
             false => Received::Damaged,
         })
@@ -212,44 +327,45 @@ pub async fn send_stream<W: AsyncWrite + Unpin>(
     compresses: bool,
 ) -> Result<Result<(), ReplicationError>, FrameError> {
     let mut encoder = StreamEncoder::new(compresses);
-    let mut pending: Vec<u8> = Vec::new();
+    let mut pending = Pending::default();
     loop {
         let (least, end) = match timeout(ALIVE_EVERY, bytes.next()).await {
-            Err(_) if pending.is_empty() => {
+            Err(_) if pending.bytes == 0 => {
                 send(to, FrameKind::Alive, &[]).await?;
                 continue;
             }
             Err(_) => (1, None),
             Ok(Some(Ok(more))) => {
-                if pending.is_empty() {
-                    pending = more;
-                } else {
-                    pending.extend(more);
-                }
+                pending.add(more);
                 (FRAME_BYTES_MIN, None)
             }
             Ok(Some(Err(error))) => (1, Some(Err(error))),
             Ok(None) => (1, Some(Ok(()))),
         };
-        while pending.len() >= least {
-            let rest = pending.split_off(pending.len().min(CHUNK_BYTES_MAX));
-            let frame = encoder.chunk(std::mem::replace(&mut pending, rest));
-            send(to, frame.kind, &frame.payload).await?;
+        while pending.bytes >= least {
+            send_frame(to, &encoder.chunk(pending.take(CHUNK_BYTES_MAX))).await?;
         }
         if let Some(end) = end {
             if end.is_ok() {
-                let frame = encoder.end();
-                send(to, frame.kind, &frame.payload).await?;
+                send_frame(to, &encoder.end()).await?;
             }
             return Ok(end);
         }
     }
 }
 
+async fn send_frame<W: AsyncWrite + Unpin>(
+    to: &mut FrameWriter<W>,
+    frame: &OutgoingFrame,
+) -> Result<(), FrameError> {
+    let parts: Vec<&[u8]> = frame.payload.iter().map(|part| &part[..]).collect();
+    send(to, frame.kind, &parts).await
+}
+
 async fn send<W: AsyncWrite + Unpin>(
     to: &mut FrameWriter<W>,
     kind: FrameKind,
-    payload: &[u8],
+    payload: &[&[u8]],
 ) -> Result<(), FrameError> {
     let sent = timeout(STALL_MAX, to.send(kind, payload)).await;
     sent.unwrap_or_else(|_| Err(FrameError::Io(std::io::ErrorKind::TimedOut.into())))
@@ -297,7 +413,7 @@ where
         loop {
             match incoming.more(&parts.2).await {
                 Ok(Some(bytes)) if bytes.is_empty() => {}
-                Ok(Some(bytes)) => return Some((Ok(bytes), Some((incoming, parts)))),
+                Ok(Some(bytes)) => return Some((Ok(bytes.into()), Some((incoming, parts)))),
                 Ok(None) => return None,
                 Err(Broken::Frame(error)) => return Some((Err(parts.0(error)), None)),
                 Err(Broken::Fault(error)) => return Some((Err(parts.1(error)), None)),
@@ -356,9 +472,44 @@ mod tests {
             .collect();
         let chunks = [vec![1; CHUNK_BYTES_MAX], noise, b"words ".repeat(999)];
         let mut encoder = StreamEncoder::new(true);
-        let mut frames: Vec<Frame> = chunks.iter().map(|c| encoder.chunk(c.clone())).collect();
-        frames.push(encoder.end());
+        let mut frames = Vec::new();
+        for chunk in &chunks {
+            // In parts, as blocks of a pool are.
+            let parts = chunk.chunks(99_000).map(|part| part.to_vec().into());
+            frames.push(come(encoder.chunk(parts.collect())));
+        }
+        frames.push(come(encoder.end()));
         (chunks.concat(), frames)
+    }
+
+    /// As it comes at the other side.
+    fn come(frame: OutgoingFrame) -> Frame {
+        Frame {
+            kind: frame.kind,
+            payload: joined(&frame.payload),
+        }
+    }
+
+    #[test]
+    fn a_digest_is_blake3_in_whatever_parts_the_bytes_come() {
+        let bytes: Vec<u8> = (0..200_000_u32)
+            .map(|at| u8::try_from(at % 251).expect("below 251"))
+            .collect();
+        for size in [
+            1000,
+            DIGESTED_BYTES - 1,
+            DIGESTED_BYTES,
+            3 * DIGESTED_BYTES + 7,
+            200_000,
+        ] {
+            let mut digest = StreamDigest::default();
+            for part in bytes.chunks(size) {
+                digest.update(part);
+            }
+            let end = digest.end();
+            assert_eq!(end[..8], 200_000_u64.to_be_bytes());
+            assert_eq!(end[8..], *blake3::hash(&bytes).as_bytes());
+        }
     }
 
     fn decode(frames: Vec<Frame>) -> (Vec<u8>, Result<Received, FrameError>) {
@@ -387,10 +538,10 @@ mod tests {
             payload: Vec::new(),
         };
         frames.insert(2, alive);
-        let (come, last) = decode(frames);
-        assert_eq!(come, bytes);
+        let (whole, last) = decode(frames);
+        assert_eq!(whole, bytes);
         assert!(matches!(last, Ok(Received::Whole(_))));
-        let (come, last) = decode(vec![StreamEncoder::new(true).end()]);
+        let (come, last) = decode(vec![come(StreamEncoder::new(true).end())]);
         assert_eq!(come, b"");
         assert!(matches!(last, Ok(Received::Whole(_))));
     }
@@ -441,11 +592,11 @@ mod tests {
         };
         let mut encoder = StreamEncoder::new(true);
         for _ in 0..100 {
-            assert_eq!(encoder.chunk(noise()).kind, FrameKind::Chunk);
+            assert_eq!(encoder.chunk(vec![noise().into()]).kind, FrameKind::Chunk);
         }
         assert!(encoder.skipped_next >= 64 && encoder.skipped_next <= SKIPPED_MAX);
         let mut raw = StreamEncoder::new(false);
-        assert_eq!(raw.chunk(vec![0; 4096]).kind, FrameKind::Chunk);
+        assert_eq!(raw.chunk(vec![vec![0; 4096].into()]).kind, FrameKind::Chunk);
     }
 
     #[test]
@@ -455,7 +606,8 @@ mod tests {
             let mut decoder = StreamDecoder::default();
             let mut handed_on = 0;
             for sent in 1..=20_000 / size {
-                let taken = decoder.take(encoder.chunk(vec![3; size])).expect("a frame");
+                let taken = decoder.take(come(encoder.chunk(vec![vec![3; size].into()])));
+                let taken = taken.expect("a frame");
                 let Received::Chunk(bytes) = taken else {
                     panic!("no end came");
                 };
@@ -471,7 +623,10 @@ mod tests {
         let bytes: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
         for (broken, cut) in [(false, false), (true, false), (false, true)] {
             let (near, far) = tokio::io::duplex(70_000);
-            let mut chunks: Vec<_> = bytes.chunks(99_999).map(|c| Ok(c.to_vec())).collect();
+            let mut chunks: Vec<_> = bytes
+                .chunks(99_999)
+                .map(|c| Ok(c.to_vec().into()))
+                .collect();
             if broken {
                 chunks.truncate(60);
                 chunks.push(Err(ReplicationError::Cancelled));
@@ -505,7 +660,11 @@ mod tests {
             let error = come.iter().find_map(|chunk| chunk.as_ref().err());
             assert_eq!(error.is_some(), broken || cut, "{error:?}");
             assert_eq!(left.await, Ok(!broken && !cut));
-            let come: Vec<u8> = come.into_iter().flatten().flatten().collect();
+            let come: Vec<u8> = come
+                .into_iter()
+                .flatten()
+                .flat_map(StreamChunk::into_vec)
+                .collect();
             assert!(bytes.starts_with(&come));
             assert_eq!(come.len() == bytes.len(), !broken && !cut);
             assert!(come.len() > 1_000_000);

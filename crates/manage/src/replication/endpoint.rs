@@ -1,6 +1,7 @@
 //! What a job asks of either side, wherever that is.
 
 use engine::DatasetKind;
+use engine::stream::StreamChunk;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::BoxStream;
@@ -11,7 +12,7 @@ use super::{Fence, ReplicaDataset, ReplicationError, StreamFrom};
 pub type Reached<'a, T> = BoxFuture<'a, Result<T, ReplicationError>>;
 
 /// A stream on its way; an error ends it.
-pub type ByteStream = BoxStream<'static, Result<Vec<u8>, ReplicationError>>;
+pub type ByteStream = BoxStream<'static, Result<StreamChunk, ReplicationError>>;
 
 /// A stream to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::property::{Property, Source, Value};
-use engine::stream::{SendOptions, SendResume, package_end, unpack_token};
+use engine::stream::{SendOptions, SendResume, StreamChunk, package_end, unpack_token};
 use engine::{
     DatasetFilter, DatasetInfo, DatasetKind, DestroyOptions, EngineError, PoolHandle,
     PropertyOverrides, PropertyQuery, ReceiveRequest, Refusal, SendPackageRequest, SendRequest,
@@ -214,14 +214,17 @@ impl LocalEndpoint {
             let (own, what) = (own.clone(), what.clone());
             async move {
                 let mut sending = sending?;
-                match sending.next().await {
+                match sending.next_chunk().await {
                     Ok(None) => None,
                     Ok(Some(chunk)) => Some((Ok(chunk), Some(sending))),
                     Err(error) => Some((Err(own.error(&what, &error)), None)),
                 }
             }
         });
-        let part = |bytes: Vec<u8>| stream::iter((!bytes.is_empty()).then_some(Ok(bytes)));
+        let part = |bytes: Vec<u8>| {
+            let chunk = (!bytes.is_empty()).then(|| Ok(StreamChunk::from(bytes)));
+            stream::iter(chunk)
+        };
         // After an error the end would make a whole package of a part.
         let whole = part(head).chain(body).chain(part(end));
         let until_error = whole.scan(false, |failed, chunk| {
@@ -258,7 +261,7 @@ impl LocalEndpoint {
         while let Some(chunk) = stream.next().await {
             match chunk {
                 Ok(chunk) => {
-                    if !receiving.write(chunk).await {
+                    if !receiving.write(chunk.into_vec()).await {
                         break;
                     }
                 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use engine::DatasetKind;
 use engine::stream::unpack_token;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
 use super::upkeep::full_name;
 use crate::commands::quoted;
+use crate::vectored::write_all_parts;
 
 use super::{
     ByteStream, Endpoint, FENCED_PROPERTY, Fence, IDENTITY_PROPERTY, Interrupted,
@@ -205,7 +206,7 @@ impl RemoteEndpoint {
                     && bytes > 0
                 {
                     chunk.truncate(bytes);
-                    return Some((Ok(chunk), Some((child, output, messages))));
+                    return Some((Ok(chunk.into()), Some((child, output, messages))));
                 }
                 // The end is one only if the command says so.
                 let code = child.wait().await.ok().and_then(|status| status.code());
@@ -238,7 +239,8 @@ impl RemoteEndpoint {
                 match chunk {
                     // The command has ended early, and says why below.
                     Ok(chunk) => {
-                        if input.write_all(&chunk).await.is_err() {
+                        let parts: Vec<&[u8]> = chunk.parts().collect();
+                        if write_all_parts(&mut input, &parts).await.is_err() {
                             break;
                         }
                     }

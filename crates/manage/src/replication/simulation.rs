@@ -446,7 +446,8 @@ impl Endpoint for Side {
                 is_kept: dataset.readonly.is_kept,
                 identity: dataset.identity,
             };
-            let chunks = (first..CHUNKS).map(move |chunk| Ok(encode(from, &to, chunk, carried)));
+            let chunks =
+                (first..CHUNKS).map(move |chunk| Ok(encode(from, &to, chunk, carried).into()));
             Ok(stream::iter(chunks).boxed())
         }
         .boxed()
@@ -460,7 +461,7 @@ impl Endpoint for Side {
                 // A file on the way knows no chunks.
                 while !come.contains(&b'\n') {
                     match stream.next().await {
-                        Some(more) => come.extend(more?),
+                        Some(more) => come.extend(more?.into_vec()),
                         None => return Err(ended_early()),
                     }
                 }

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::appliance::Appliance;
 use crate::logging::REPLICATION;
-use crate::peers::{HANDSHAKE_TIMEOUT, OwnIdentity, settle};
+use crate::peers::{HANDSHAKE_TIMEOUT, OwnIdentity, TRANSFER_BYTES, settled};
 use crate::serve::admission::{Admission, AdmissionLimits};
 
 /// How often is looked whether the port is needed, beside when peers change.
@@ -223,15 +223,15 @@ async fn accept(listener: TcpListener, server: Arc<Listening>) {
 }
 
 async fn connection(stream: TcpStream, peer: SocketAddr, server: &Listening) {
-    settle(&stream);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, server.tls.accept(stream)).await;
-    let stream = match handshake {
+    let handshake = server.tls.accept(settled(stream));
+    let mut stream = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             return tracing::debug!(target: REPLICATION, "{peer}: no handshake: {error}");
         }
         Err(_) => return,
     };
+    stream.get_mut().1.set_buffer_limit(Some(TRANSFER_BYTES));
     let shown = stream.get_ref().1.peer_certificates();
     let Some(certificate) = shown.and_then(|chain| chain.first()) else {
         return;

@@ -368,7 +368,7 @@ impl StreamDirectory {
         };
         while let Some(chunk) = bytes.next().await {
             let written = match chunk {
-                Ok(chunk) => writer.write(&chunk),
+                Ok(chunk) => chunk.parts().try_for_each(|part| writer.write(part)),
                 Err(error) => Err(error),
             };
             if let Err(error) = written {
@@ -480,7 +480,7 @@ impl StreamDirectory {
             let mut reader = reader?;
             match reader.next() {
                 Ok(None) => None,
-                Ok(Some(chunk)) => Some((Ok(chunk), Some(reader))),
+                Ok(Some(chunk)) => Some((Ok(chunk.into()), Some(reader))),
                 Err(error) => Some((Err(error), None)),
             }
         });
