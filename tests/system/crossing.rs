@@ -6,10 +6,7 @@ use std::net::SocketAddr;
 use tests::free_port;
 
 use crate::cli::Place;
-use crate::rpc::{Client, GETATTR, LOOKUP, NFS, READDIRPLUS, Xdr};
-
-/// Word of the attributes that holds the upper half of the file system id (RFC 1813, fattr3).
-const FSID: usize = 11;
+use crate::rpc::{Client, LOOKUP, NFS, READDIRPLUS, Xdr};
 
 #[test]
 fn shares_below_a_share() {
@@ -26,21 +23,16 @@ fn shares_below_a_share() {
     place.serve(&["--nfs-port", &port, "--listen", "127.0.0.1", "--no-portmap"]);
     let mut client = Client::new(address);
     let root = client.mount("/tank");
-    let fsid = |client: &mut Client, handle: &[u8]| {
-        let answer = client.call(NFS, GETATTR, &Xdr::default().opaque(handle));
-        assert_eq!(answer.word(0), 0);
-        (answer.word(1 + FSID), answer.word(2 + FSID))
-    };
     let lookup = |client: &mut Client, dir: &[u8], name: &str| {
         let arguments = Xdr::default().opaque(dir).opaque(name.as_bytes());
         let answer = client.call(NFS, LOOKUP, &arguments);
         (answer.word(0) == 0).then(|| answer.bytes()[8..8 + answer.word(1) as usize].to_vec())
     };
-    let above = fsid(&mut client, &root);
+    let above = client.fsid(&root);
     for name in ["one", "two"] {
         let dir = lookup(&mut client, &root, name).expect("a share below");
         assert_eq!(dir, client.mount(&format!("/tank/{name}")));
-        assert_ne!(fsid(&mut client, &dir), above, "{name}");
+        assert_ne!(client.fsid(&dir), above, "{name}");
         let file = lookup(&mut client, &dir, "f").expect("its file");
         assert_eq!(client.read(&file, 0, 100), Ok(b"inside\n".to_vec()));
         // Names lead down from a share's root only.
@@ -49,7 +41,7 @@ fn shares_below_a_share() {
     let one = lookup(&mut client, &root, "one").expect("a share below");
     assert!(lookup(&mut client, &one, "deep").is_some());
     let plain = lookup(&mut client, &root, "plain").expect("a directory");
-    assert_eq!(fsid(&mut client, &plain), above);
+    assert_eq!(client.fsid(&plain), above);
     assert_eq!(lookup(&mut client, &plain, "one"), None);
     // Whose list the client is not on, is not there.
     assert_eq!(lookup(&mut client, &root, "closed"), None);
@@ -69,7 +61,9 @@ fn shares_below_a_share() {
                 at += 4 + length.div_ceil(4);
                 cookie = u64::from(answer.word(at)) << 32 | u64::from(answer.word(at + 1));
                 assert_eq!(answer.word(at + 2), 1, "attributes of {name}");
-                let here = (answer.word(at + 3 + FSID), answer.word(at + 4 + FSID)) == above;
+                // RFC 1813, fattr3: the file system is behind eleven words.
+                let fsid = u64::from(answer.word(at + 14)) << 32 | u64::from(answer.word(at + 15));
+                let here = fsid == above;
                 let below = ["one", "two"].contains(&&*name);
                 assert_eq!(here, !below, "file system of {name}");
                 names.push(name.into_owned());

@@ -121,6 +121,12 @@ fn clients_of_a_source_go_on_with_its_copy() {
     let held = HeldFile::open(nfs, "/tank/vm/one", "/f");
     let root = Client::new(address(nfs)).mount("/tank/vm/one");
     let file = Client::new(address(nfs)).lookup(&root, "f");
+    // Where the file lies, as both versions of NFS tell it.
+    let lies_in = |file: &[u8]| {
+        let mut client = Client::new(address(nfs));
+        (client.fsid(file), client.fsid4(file))
+    };
+    let file_system = lies_in(&file);
     let before = inquiry(&place, iscsi, 0);
     // The copy is mapped, too, and shown to none.
     check(
@@ -143,6 +149,7 @@ fn clients_of_a_source_go_on_with_its_copy() {
     assert_eq!(turned.matches(" is writable\n").count(), 3, "{turned}");
     let read = Client::new(address(nfs)).read(&file, 0, 100);
     assert_eq!(read.as_deref(), Ok(&b"as it was"[..]));
+    assert_eq!(lies_in(&file), file_system);
     if let Some(held) = held {
         assert_eq!(held.go_on(), "as it was\n");
         check(&place, "sanbox cat back/vm/one:/f", "as it was and on\n");
@@ -183,6 +190,7 @@ fn clients_of_a_source_go_on_with_its_copy() {
     assert_eq!(inquiry(&place, iscsi, 0), before);
     let read = Client::new(address(nfs)).read(&file, 0, 9);
     assert_eq!(read.as_deref(), Ok(&b"as it was"[..]));
+    assert_eq!(lies_in(&file), file_system);
     place.stop();
     check(&place, "zpool export tank && zpool export back", "");
     if oracle::has_zdb() {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) const NFS: (u32, u32) = (100_003, 3);
+pub(crate) const NFS4: (u32, u32) = (100_003, 4);
 pub(crate) const MOUNT: (u32, u32) = (100_005, 3);
 
 /// Procedures of NFS (RFC 1813, section 3) that the tests name.
@@ -119,6 +120,25 @@ impl Client {
         assert_eq!(answer.word(0), 0, "mounting {path}");
         let length = answer.word(1) as usize;
         answer.bytes()[8..8 + length].to_vec()
+    }
+
+    /// Returns the id of the file system that a file lies in.
+    pub(crate) fn fsid(&mut self, file: &[u8]) -> u64 {
+        let answer = self.call(NFS, GETATTR, &Xdr::default().opaque(file));
+        assert_eq!(answer.word(0), 0, "attributes");
+        // RFC 1813, fattr3: behind the status and eleven words.
+        u64::from(answer.word(12)) << 32 | u64::from(answer.word(13))
+    }
+
+    /// The same as NFSv4.0 tells it: its major half.
+    pub(crate) fn fsid4(&mut self, file: &[u8]) -> u64 {
+        // No tag; PUTFH and GETATTR of `fsid` (RFC 7530, section 5.6: attribute 8).
+        let compound = Xdr::default().words(&[0, 0, 2, 22]).opaque(file);
+        let answer = self.call(NFS4, 1, &compound.words(&[9, 1, 1 << 8]));
+        assert_eq!(answer.word(0), 0, "PUTFH, GETATTR");
+        let told: Vec<u32> = (5..9).map(|index| answer.word(index)).collect();
+        assert_eq!(told, [9, 0, 1, 1 << 8], "GETATTR");
+        u64::from(answer.word(10)) << 32 | u64::from(answer.word(11))
     }
 
     /// Looks up a name; returns the file's handle.

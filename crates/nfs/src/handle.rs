@@ -74,6 +74,14 @@ impl FileHandle {
         bytes
     }
 
+    /// Returns the `fsid` that clients are told of its file system. A copy that is in use in place of its source has that one's, as in the
+    /// handle, so that they see the same file system.
+    #[must_use]
+    pub(crate) fn fsid(&self) -> u64 {
+        self.snapshot
+            .map_or(self.identity, |snapshot| snapshot.guid)
+    }
+
     /// Returns how the table of locks names the file.
     pub(crate) fn locked(&self) -> LockedFile {
         LockedFile {
@@ -203,6 +211,7 @@ mod tests {
             ..source
         };
         assert_eq!(copy.encode(), source.encode());
+        assert_eq!(copy.fsid(), source.fsid());
         assert_eq!(copy.locked().fs, 2, "locks are the dataset's own");
         let own = FileHandle {
             identity: 2,

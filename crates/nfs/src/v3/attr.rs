@@ -1,6 +1,7 @@
 //! Attributes on the wire: `fattr3`, `sattr3`, and weak cache consistency data (RFC 1813, section 2.6).
 
 use crate::file_type::file_type_number;
+use crate::handle::FileHandle;
 use crate::xdr::{Malformed, Reader, Result, Writer};
 use engine::{Attr, Change, SetAttr, SetTime, Timestamp, WccAttr};
 
@@ -32,8 +33,8 @@ pub(super) fn read_time(r: &mut Reader<'_>) -> Result<Timestamp> {
     })
 }
 
-/// Writes `fattr3`, 84 bytes.
-pub(super) fn fattr(w: &mut Writer, attr: &Attr) {
+/// Writes `fattr3`, 84 bytes, of a file of the file system of `of`.
+pub(super) fn fattr(w: &mut Writer, of: &FileHandle, attr: &Attr) {
     w.u32(file_type_number(attr.file_type)).u32(attr.mode);
     w.u32(u32::try_from(attr.links).unwrap_or(u32::MAX))
         .u32(attr.uid)
@@ -42,33 +43,33 @@ pub(super) fn fattr(w: &mut Writer, attr: &Attr) {
         .u64(attr.used)
         .u32(attr.rdev.major)
         .u32(attr.rdev.minor);
-    w.u64(attr.fsid).u64(attr.id.object);
+    w.u64(of.fsid()).u64(attr.id.object);
     for t in [attr.atime, attr.mtime, attr.ctime] {
         time(w, t);
     }
 }
 
 /// Writes `post_op_attr`.
-pub(super) fn post_op(w: &mut Writer, attr: Option<&Attr>) {
+pub(super) fn post_op(w: &mut Writer, of: &FileHandle, attr: Option<&Attr>) {
     w.bool(attr.is_some());
     if let Some(attr) = attr {
-        fattr(w, attr);
+        fattr(w, of, attr);
     }
 }
 
 /// Writes `wcc_data`: the file before and after, so that a client sees whether it was changed by another.
-pub(super) fn wcc(w: &mut Writer, change: &Change) {
+pub(super) fn wcc(w: &mut Writer, of: &FileHandle, change: &Change) {
     let WccAttr { size, mtime, ctime } = change.before;
     w.bool(true).u64(size);
     time(w, mtime);
     time(w, ctime);
-    post_op(w, Some(&change.after));
+    post_op(w, of, Some(&change.after));
 }
 
 /// Writes `wcc_data` of a file that was not changed: nothing before, what is there now.
-pub(super) fn wcc_unchanged(w: &mut Writer, attr: Option<&Attr>) {
+pub(super) fn wcc_unchanged(w: &mut Writer, of: &FileHandle, attr: Option<&Attr>) {
     w.bool(false);
-    post_op(w, attr);
+    post_op(w, of, attr);
 }
 
 /// Reads `sattr3`.

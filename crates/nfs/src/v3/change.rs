@@ -14,7 +14,7 @@ impl Request<'_> {
     pub(super) async fn fail_wcc(mut self, error: FsError, of: &Target) -> Answer {
         self.status(error.into());
         let now = of.attr().await;
-        attr::wcc_unchanged(&mut self.reply, now.as_ref());
+        attr::wcc_unchanged(&mut self.reply, &of.handle, now.as_ref());
         Ok(self.reply.into())
     }
 
@@ -162,14 +162,14 @@ impl Request<'_> {
         match result {
             Ok(renamed) => {
                 self.status(Status::Ok);
-                attr::wcc(&mut self.reply, &renamed.from);
-                attr::wcc(&mut self.reply, &renamed.to);
+                attr::wcc(&mut self.reply, &from.handle, &renamed.from);
+                attr::wcc(&mut self.reply, &to.handle, &renamed.to);
             }
             Err(error) => {
                 self.status(error.into());
                 for dir in [&from, &to] {
                     let now = dir.attr().await;
-                    attr::wcc_unchanged(&mut self.reply, now.as_ref());
+                    attr::wcc_unchanged(&mut self.reply, &dir.handle, now.as_ref());
                 }
             }
         }
@@ -193,14 +193,14 @@ impl Request<'_> {
         match result {
             Ok(made) => {
                 self.status(Status::Ok);
-                attr::post_op(&mut self.reply, Some(&made.file));
-                attr::wcc(&mut self.reply, &made.dir);
+                attr::post_op(&mut self.reply, &file.handle, Some(&made.file));
+                attr::wcc(&mut self.reply, &dir.handle, &made.dir);
             }
             Err(error) => {
                 self.status(error.into());
-                let (file, dir) = (file.attr().await, dir.attr().await);
-                attr::post_op(&mut self.reply, file.as_ref());
-                attr::wcc_unchanged(&mut self.reply, dir.as_ref());
+                let (of_file, of_dir) = (file.attr().await, dir.attr().await);
+                attr::post_op(&mut self.reply, &file.handle, of_file.as_ref());
+                attr::wcc_unchanged(&mut self.reply, &dir.handle, of_dir.as_ref());
             }
         }
         Ok(self.reply.into())
@@ -211,7 +211,7 @@ impl Request<'_> {
         match result {
             Ok(change) => {
                 self.status(Status::Ok);
-                attr::wcc(&mut self.reply, &change);
+                attr::wcc(&mut self.reply, &of.handle, &change);
                 Ok(self.reply.into())
             }
             Err(error) => self.fail_wcc(error, of).await,
@@ -230,9 +230,9 @@ impl Request<'_> {
                     self.reply
                         .bool(true)
                         .opaque(&dir.sibling(&made.file).encode());
-                    attr::post_op(&mut self.reply, Some(&made.file));
+                    attr::post_op(&mut self.reply, &dir.handle, Some(&made.file));
                 }
-                attr::wcc(&mut self.reply, &made.dir);
+                attr::wcc(&mut self.reply, &dir.handle, &made.dir);
                 Ok(self.reply.into())
             }
             Err(error) => self.fail_wcc(error, dir).await,

@@ -28,7 +28,7 @@ impl Request<'_> {
             Ok(data) => {
                 let length = u32::try_from(data.len()).map_err(|_| Malformed { what: "read" })?;
                 self.status(Status::Ok);
-                attr::post_op(&mut self.reply, Some(&data.attr));
+                attr::post_op(&mut self.reply, &target.handle, Some(&data.attr));
                 self.reply.u32(length).bool(data.eof).u32(length);
                 let padding = data.len().wrapping_neg() % 4;
                 let mut reply = Reply::from(self.reply.into_bytes());
@@ -70,7 +70,7 @@ impl Request<'_> {
         match fs.write(file, offset, data, stability, cred).await {
             Ok(written) => {
                 self.status(Status::Ok);
-                attr::wcc(&mut self.reply, &written.change);
+                attr::wcc(&mut self.reply, &target.handle, &written.change);
                 self.reply
                     .u32(u32::try_from(written.count).unwrap_or(u32::MAX));
                 self.reply.u32(match written.stability {
@@ -114,7 +114,8 @@ impl Request<'_> {
         {
             Ok(after) => {
                 self.status(Status::Ok);
-                attr::wcc_unchanged(&mut self.reply, target.if_known(Some(after)).as_ref());
+                let known = target.if_known(Some(after));
+                attr::wcc_unchanged(&mut self.reply, &target.handle, known.as_ref());
                 self.reply.u64(self.server.boot_verifier());
                 Ok(self.reply.into())
             }

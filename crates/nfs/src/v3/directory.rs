@@ -63,7 +63,7 @@ impl Request<'_> {
                 // Not even one entry has room.
                 self.status(Status::TooSmall);
                 let attr = dir.attr().await;
-                attr::post_op(&mut self.reply, attr.as_ref());
+                attr::post_op(&mut self.reply, &dir.handle, attr.as_ref());
                 return Ok(self.reply.into());
             }
             Err(error) => return self.fail_at(error, &dir).await,
@@ -84,7 +84,7 @@ impl Request<'_> {
         }
         let begin = self.reply.len();
         self.status(Status::Ok);
-        attr::post_op(&mut self.reply, Some(&listing.dir));
+        attr::post_op(&mut self.reply, &dir.handle, Some(&listing.dir));
         self.reply.u64(0);
         let (mut names, mut taken) = (0, 0);
         for entry in &listing.entries {
@@ -108,7 +108,7 @@ impl Request<'_> {
         if taken == 0 && !listing.entries.is_empty() {
             self.reply.truncate(begin);
             self.status(Status::TooSmall);
-            attr::post_op(&mut self.reply, Some(&listing.dir));
+            attr::post_op(&mut self.reply, &dir.handle, Some(&listing.dir));
             return Ok(self.reply.into());
         }
         self.reply
@@ -133,7 +133,12 @@ fn write_entry(
     if let Some(known) = plus {
         // A snapshot not looked up yet: what it has, and by which handle, tells LOOKUP.
         let file = file.filter(|(_, attr)| !engine::is_unopened(attr.id));
-        attr::post_op(w, file.map(|(_, attr)| attr).filter(|_| known));
+        match file.filter(|_| known) {
+            Some((dataset, attr)) => attr::post_op(w, dataset, Some(attr)),
+            None => {
+                w.bool(false);
+            }
+        }
         w.bool(file.is_some());
         if let Some((dataset, attr)) = file {
             let handle = FileHandle {

@@ -208,7 +208,7 @@ impl<'a> Request<'a> {
     async fn fail_at(mut self, error: FsError, of: &Target) -> Answer {
         self.status(error.into());
         let attr = of.attr().await;
-        attr::post_op(&mut self.reply, attr.as_ref());
+        attr::post_op(&mut self.reply, &of.handle, attr.as_ref());
         Ok(self.reply.into())
     }
 
@@ -229,7 +229,7 @@ impl<'a> Request<'a> {
         match attr {
             Ok(attr) => {
                 self.status(Status::Ok);
-                attr::fattr(&mut self.reply, &attr);
+                attr::fattr(&mut self.reply, handle, &attr);
                 Ok(self.reply.into())
             }
             Err(error) => self.fail(error.into(), 0),
@@ -250,9 +250,9 @@ impl<'a> Request<'a> {
         {
             self.status(Status::Ok);
             self.reply.opaque(&nested.handle.encode());
-            attr::post_op(&mut self.reply, Some(&nested.attr));
-            let dir = dir.attr().await;
-            attr::post_op(&mut self.reply, dir.as_ref());
+            attr::post_op(&mut self.reply, &nested.handle, Some(&nested.attr));
+            let of_dir = dir.attr().await;
+            attr::post_op(&mut self.reply, &dir.handle, of_dir.as_ref());
             return Ok(self.reply.into());
         }
         let Caller { fs, cred, .. } = &dir.caller;
@@ -266,13 +266,17 @@ impl<'a> Request<'a> {
                 }
                 self.reply.opaque(&handle.encode());
                 let known = is_known(&dir.caller.fs, &handle);
-                attr::post_op(&mut self.reply, Some(&found.attr).filter(|_| known));
+                attr::post_op(
+                    &mut self.reply,
+                    &handle,
+                    Some(&found.attr).filter(|_| known),
+                );
             }
             Err(error) => {
                 self.status(error.into());
             }
         }
-        attr::post_op(&mut self.reply, searched.dir.as_ref());
+        attr::post_op(&mut self.reply, &dir.handle, searched.dir.as_ref());
         Ok(self.reply.into())
     }
 
@@ -295,7 +299,8 @@ impl<'a> Request<'a> {
         {
             Ok((granted, attr)) => {
                 self.status(Status::Ok);
-                attr::post_op(&mut self.reply, target.if_known(Some(attr)).as_ref());
+                let known = target.if_known(Some(attr));
+                attr::post_op(&mut self.reply, &target.handle, known.as_ref());
                 self.reply.u32(granted.0 & wanted);
                 Ok(self.reply.into())
             }
@@ -312,7 +317,7 @@ impl<'a> Request<'a> {
             Ok(path) => {
                 self.status(Status::Ok);
                 let attr = target.attr().await;
-                attr::post_op(&mut self.reply, attr.as_ref());
+                attr::post_op(&mut self.reply, &target.handle, attr.as_ref());
                 self.reply.opaque(&path);
                 Ok(self.reply.into())
             }
@@ -329,7 +334,7 @@ impl<'a> Request<'a> {
             Ok(stat) => {
                 self.status(Status::Ok);
                 let attr = target.attr().await;
-                attr::post_op(&mut self.reply, attr.as_ref());
+                attr::post_op(&mut self.reply, &target.handle, attr.as_ref());
                 self.reply
                     .u64(stat.total_bytes)
                     .u64(stat.free_bytes)
@@ -353,7 +358,7 @@ impl<'a> Request<'a> {
         };
         self.status(Status::Ok);
         let attr = target.attr().await;
-        attr::post_op(&mut self.reply, attr.as_ref());
+        attr::post_op(&mut self.reply, &target.handle, attr.as_ref());
         let transfer = u32::try_from(TRANSFER_BYTES_MAX).map_err(|_| Malformed { what: "size" })?;
         for _ in ["read", "write"] {
             // Maximum, preferred, and the multiple that transfers should be of.
@@ -376,7 +381,7 @@ impl<'a> Request<'a> {
             Ok(stat) => {
                 self.status(Status::Ok);
                 let attr = target.attr().await;
-                attr::post_op(&mut self.reply, attr.as_ref());
+                attr::post_op(&mut self.reply, &target.handle, attr.as_ref());
                 // linkmax, name_max, no_trunc, chown_restricted, case_insensitive, case_preserving.
                 self.reply
                     .u32(u32::MAX)

@@ -7,6 +7,7 @@ use super::operation::{RawAttributes, time};
 use super::status::Status;
 use crate::exports::Resolver;
 use crate::file_type::file_type_number;
+use crate::handle::FileHandle;
 use crate::xdr::{Reader, Writer};
 use engine::{Attr, FsStat, SetAttr, SetTime, Timestamp};
 
@@ -316,13 +317,19 @@ impl Described<'_> {
         }
     }
 
+    /// That of the handle; 0 of the directories above the shares.
+    fn fsid(&self) -> u64 {
+        let handle = FileHandle::decode(self.handle).filter(|_| self.attr.fsid != 0);
+        handle.map_or(0, |handle| handle.fsid())
+    }
+
     fn of_file(&self, w: &mut Writer, number: u32) {
         let attr = self.attr;
         match number {
             n::TYPE => w.u32(file_type_number(attr.file_type)),
             n::CHANGE => w.u64(attr.change),
             n::SIZE => w.u64(attr.size),
-            n::FSID => w.u64(attr.fsid).u64(0),
+            n::FSID => w.u64(self.fsid()).u64(0),
             n::FILEHANDLE => w.opaque(self.handle),
             n::FILEID => w.u64(attr.id.object),
             n::MODE => w.u32(attr.mode),
