@@ -540,12 +540,7 @@ fn a_peer_stands_in_for_an_appliance_that_was_killed() {
     // The source is back, elsewhere: it is fenced before anything is served, and its job leaves the copy alone.
     let (nfs, iscsi) = (free_port(), free_port());
     serve(&mut pair.here, nfs, iscsi, 0);
-    // Where two ask for the pool at the start, the daemon is ready while it still finds out.
-    wait_for("the source is fenced", || {
-        let seen = pair.here.run(IS_FENCED);
-        let is_fenced = seen == "1:vm\non\n";
-        is_fenced.then_some(()).ok_or(seen)
-    });
+    check(&pair.here, IS_FENCED, "1:vm\non\n");
     check(
         &pair.here,
         "sanbox share list 2> /dev/null | grep -c tank/vm",
@@ -699,9 +694,8 @@ fn of_a_source_and_its_copy_one_is_in_use() {
     pair.judged();
 }
 
-/// The job is where the copy is: that one tells the source.
-#[test]
-fn a_copy_that_was_pulled_fences_its_source() {
+/// Two appliances, of which the second has the job and takes what the first invited it to, with these rights; and where the first answers peers.
+fn pulled(rights: &str) -> (Place, Place, u16) {
     let (mut here, mut there) = (Place::new(), Place::on_host("0000beef"));
     check(
         &here,
@@ -712,7 +706,9 @@ fn a_copy_that_was_pulled_fences_its_source() {
     let peers = free_port();
     serve(&mut here, 0, 0, peers);
     serve(&mut there, 0, 0, 0);
-    let told = here.run("sanbox peer invite vault --datasets tank/vm --pull --push --failover");
+    let told = here.run(&format!(
+        "sanbox peer invite vault --datasets tank/vm {rights}"
+    ));
     let line = told.lines().find(|line| line.contains("sanbox peer add"));
     let code = line.and_then(|line| line.split(' ').next_back());
     let code = code.unwrap_or_else(|| panic!("{told}"));
@@ -722,6 +718,111 @@ fn a_copy_that_was_pulled_fences_its_source() {
         "sanbox replication create vm --from peer://box/tank/vm --to back/vm -r --take && sanbox replication run vm | grep -c @s1",
         "2\n",
     );
+    (here, there, peers)
+}
+
+/// Both are in use until the job of the source runs; then the source is fenced, and what it has by itself is given up only when that is said.
+#[test]
+fn a_copy_is_put_in_use_while_its_source_is_alive() {
+    let pair = Pair::new(0, 0);
+    check(
+        &pair.here,
+        "sanbox replication pause vm && seq 5 > g && sanbox put g tank/vm/one:/here",
+        "",
+    );
+    let turned = pair.there.run("sanbox replication takeover back/vm");
+    assert!(
+        turned.contains("back/vm/one is writable\n")
+            && turned.contains("a source that is in use still goes on until its job reaches this appliance, and is fenced then"),
+        "{turned}"
+    );
+    check(
+        &pair.there,
+        "seq 7 > h && sanbox put h back/vm/one:/there",
+        "",
+    );
+    let refused = pair.here.run("sanbox replication failover vm");
+    assert!(
+        refused.contains("'back/vm/one' is in use in place of the source ('sanbox replication failback vm' turns that round)"),
+        "{refused}"
+    );
+    check(&pair.here, IS_FENCED, "1:vm\non\n");
+    let diverged = pair.here.run("sanbox replication failback vm");
+    assert!(
+        diverged.contains("'tank/vm/one' was written to after @s1")
+            && diverged.contains("--rollback"),
+        "{diverged}"
+    );
+    let sent = pair.here.run("sanbox replication failback vm --rollback");
+    assert!(sent.contains("sent tank/vm/one@replica-vm-"), "{sent}");
+    check(
+        &pair.here,
+        "sanbox cat tank/vm/one:/there | tail -n 1; sanbox cat tank/vm/one:/here > /dev/null 2>&1 || echo gone",
+        "7\ngone\n",
+    );
+    pair.check_equal("s2");
+    pair.judged();
+}
+
+/// One dataset of a tree is in use at the target: the job does not fail over beside it, and the rest of the tree is left as it was.
+#[test]
+fn a_tree_of_which_a_part_is_in_use_at_the_target_fails_over_there() {
+    let pair = Pair::new(0, 0);
+    let turned = pair.there.run("sanbox replication takeover back/vm/one");
+    assert!(turned.starts_with("back/vm/one is writable\n"), "{turned}");
+    let foretold = pair.here.run("sanbox replication failover vm -n");
+    assert!(
+        foretold.contains("tank/vm/one to back/vm/one: would be refused: 'back/vm/one' is in use in place of the source")
+            && foretold.contains("nothing would be put in use before that is decided\n"),
+        "{foretold}"
+    );
+    let refused = pair.here.run("sanbox replication failover vm");
+    assert!(
+        refused.contains("'back/vm/one' is in use in place of the source ('sanbox replication failback vm' turns that round)")
+            && !refused.contains(" is writable"),
+        "{refused}"
+    );
+    check(&pair.here, IS_FENCED, "1:vm\non\n");
+    let state = "zfs get -Ho value org.sanbox:fenced,readonly";
+    check(&pair.here, &format!("{state} tank/vm"), "-\noff\n");
+    check(&pair.there, &format!("{state} back/vm"), "-\non\n");
+    // The rest follows where the part is.
+    let turned = pair.there.run("sanbox replication takeover back/vm");
+    assert_eq!(turned.matches(" is writable\n").count(), 3, "{turned}");
+    check(&pair.there, "seq 7 > h && sanbox put h back/vm/one:/h", "");
+    let sent = pair.here.run("sanbox replication failback vm");
+    assert!(sent.contains("sent tank/vm/one@replica-vm-"), "{sent}");
+    check(&pair.here, "sanbox cat tank/vm/one:/h | tail -n 1", "7\n");
+    pair.check_equal("s2");
+    pair.judged();
+}
+
+/// The source's appliance invited to pull alone: it cannot be fenced from where the copy is.
+#[test]
+fn a_source_that_cannot_be_fenced_goes_on_and_that_is_said() {
+    let (here, there, _) = pulled("--pull");
+    let turned = there.run("sanbox replication failover vm");
+    assert!(
+        turned.contains(
+            "'peer://box/tank/vm' goes on, and what is written there from now on is in no copy: "
+        ) && turned.contains("peer 'box' does not allow it: it was not invited with --failover ("),
+        "{turned}"
+    );
+    assert!(turned.contains("back/vm/one is writable\n"), "{turned}");
+    check(&here, IS_FENCED, "-\noff\n");
+    // Nothing is brought back to where nothing may be sent.
+    let refused = there.run("sanbox replication failback vm");
+    assert!(
+        refused.contains("it was not invited with --push ('sanbox peer remove' and 'sanbox peer invite' there give other rights)"),
+        "{refused}"
+    );
+    check(&there, "zfs get -Ho value readonly back/vm/one", "off\n");
+}
+
+/// The job is where the copy is: that one tells the source.
+#[test]
+fn a_copy_that_was_pulled_fences_its_source() {
+    let (mut here, mut there, peers) = pulled("--pull --push --failover");
     here.kill();
     let turned = there.run("sanbox replication takeover back/vm");
     assert!(turned.contains("back/vm/one is writable\n"), "{turned}");

@@ -30,6 +30,7 @@ mod retention;
 mod run;
 #[cfg(test)]
 mod simulation;
+mod turn;
 mod upkeep;
 mod window;
 mod words;
@@ -65,6 +66,7 @@ pub use registry::{JobState, Replications};
 pub use release::{Released, release_source, release_target};
 pub use remote::RemoteEndpoint;
 pub use run::{CommonState, Report, adopt, foresee, foresee_bytes, reset, run};
+pub use turn::{JobHost, NotTurned, TurnNote, fail_over_job};
 pub use window::Window;
 pub use words::{LISTS, SWITCHES, TEXTS};
 

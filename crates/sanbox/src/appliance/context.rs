@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Engine, HostIdentity, PoolHandle, TuningChange};
 use manage::config::{Alerts, Config};
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     acme: Acme,
     memory: Plan,
     /// Pools that are not served yet, by name: of each, how many tasks say so.
-    withheld: Mutex<BTreeMap<String, usize>>,
+    withheld: watch::Sender<BTreeMap<String, usize>>,
 }
 
 /// A pool that is not served as long as this lives.
@@ -39,13 +39,14 @@ pub(crate) struct Withheld {
 
 impl Drop for Withheld {
     fn drop(&mut self) {
-        let mut withheld = self.context.withheld();
-        if let Some(count) = withheld.get_mut(&self.pool) {
-            *count -= 1;
-            if *count == 0 {
-                withheld.remove(&self.pool);
+        self.context.withheld.send_modify(|withheld| {
+            if let Some(count) = withheld.get_mut(&self.pool) {
+                *count -= 1;
+                if *count == 0 {
+                    withheld.remove(&self.pool);
+                }
             }
-        }
+        });
     }
 }
 
@@ -76,7 +77,7 @@ impl Context {
             identity,
             tunables: Mutex::new(tunables),
             memory,
-            withheld: Mutex::default(),
+            withheld: watch::Sender::default(),
         }))
     }
 
@@ -91,7 +92,7 @@ impl Context {
             identity: HostIdentity::default(),
             tunables: Mutex::default(),
             memory: Plan::of(0),
-            withheld: Mutex::default(),
+            withheld: watch::Sender::default(),
         })
     }
 
@@ -99,13 +100,11 @@ impl Context {
         &self.engine
     }
 
-    fn withheld(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
-        self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps the services from a pool that is about to be opened, until it is known which of its datasets may be served.
     pub(crate) fn withhold(self: &Arc<Self>, pool: &str) -> Withheld {
-        *self.withheld().entry(pool.to_owned()).or_default() += 1;
+        self.withheld.send_modify(|withheld| {
+            *withheld.entry(pool.to_owned()).or_default() += 1;
+        });
         Withheld {
             context: self.clone(),
             pool: pool.to_owned(),
@@ -115,9 +114,19 @@ impl Context {
     /// The open pools whose datasets may be served.
     pub(crate) fn served_pools(&self) -> Vec<PoolHandle> {
         let mut pools = self.engine.pools();
-        let withheld = self.withheld();
+        let withheld = self.withheld.borrow();
         pools.retain(|pool| !withheld.contains_key(pool.name()));
         pools
+    }
+
+    /// Waits until all open pools may be served: a task that opened one may still find out what of it is fenced.
+    pub(crate) async fn all_may_be_served(&self) {
+        let may_be = |withheld: &BTreeMap<String, usize>| {
+            let pools = self.engine.pools();
+            pools.iter().all(|pool| !withheld.contains_key(pool.name()))
+        };
+        // Its other end is here.
+        let _ = self.withheld.subscribe().wait_for(may_be).await;
     }
 
     pub(crate) fn state(&self) -> &StateDirectory {

@@ -472,6 +472,7 @@ async fn open_pools(appliance: &Appliance) {
             }
         }
     }
+    appliance.context().all_may_be_served().await;
     appliance.datasets_changed().await;
 }
 

@@ -5,6 +5,10 @@
 //! not in use in place of the other; nothing that was acknowledged is gone but by a rollback that a person asked for, and no dataset and no
 //! snapshot of others. In the end exactly one of the two is in use, and both have all of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{BoxFuture, ready};
+
 use super::super::fence::acts_as;
 use super::troubled::{Break, Trouble, TroubledSide};
 use super::*;
@@ -208,7 +212,6 @@ impl Campaign {
         let given_up = self.given_up();
         let (source, target) = self.sides();
         let mut job = self.job.clone();
-        let now = self.now();
         // Where the far side is, the link does not matter.
         let is_there = match deed {
             Deed::TakeOverCopy => !self.pulls,
@@ -231,11 +234,10 @@ impl Campaign {
             }
             done
         } else {
+            let host = self.host();
             let work = async {
                 match deed {
-                    Deed::FailOver | Deed::TakeOverCopy => {
-                        fail_over_job(&mut job, &source, &target, now).await
-                    }
+                    Deed::FailOver | Deed::TakeOverCopy => fail_over_there(&host).await,
                     Deed::FailBack { rollback } => {
                         fail_back_job(&mut job, &source, &target, rollback).await
                     }
@@ -250,7 +252,10 @@ impl Campaign {
             };
             let done = self.given(work);
             // The table of jobs is on stable storage.
-            self.job.failed_over = job.failed_over;
+            self.job.failed_over = match deed {
+                Deed::FailOver | Deed::TakeOverCopy => host.failed_over.into_inner(),
+                _ => job.failed_over,
+            };
             self.due = self.passed;
             done
         };
@@ -270,6 +275,17 @@ impl Campaign {
                     "{deed:?} gave up what was written to {name}, which was in use"
                 ));
             }
+        }
+    }
+
+    fn host(&self) -> SimulatedHost {
+        let (source, target) = self.sides();
+        SimulatedHost {
+            job: self.job.clone(),
+            source,
+            target,
+            now: self.now(),
+            failed_over: AtomicBool::new(self.job.failed_over),
         }
     }
 
@@ -534,45 +550,54 @@ async fn run_job(
     Ok(report)
 }
 
-/// `sanbox replication failover`.
-async fn fail_over_job(
-    job: &mut Job,
-    source: &TroubledSide,
-    target: &TroubledSide,
+/// The job as `sanbox replication failover` finds it.
+struct SimulatedHost {
+    job: Job,
+    source: TroubledSide,
+    target: TroubledSide,
     now: Timestamp,
-) -> Result<(), ReplicationError> {
-    let complete = |report: Report| match report.problems.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    };
-    let mut fenced = Vec::new();
-    if !job.failed_over {
-        match run(job, source, target, &Arc::default(), now)
-            .await
-            .and_then(complete)
-        {
-            Ok(()) => {
-                fenced = fence_source(job, source).await?;
-                let sent = run(job, source, target, &Arc::default(), now)
-                    .await
-                    .and_then(complete);
-                if let Err(error) = sent {
-                    lift_fences(source, job.source_root(), &fenced).await?;
-                    return Err(error);
-                }
-            }
-            Err(ReplicationError::Unreachable { .. }) => {}
-            Err(error) => return Err(error),
+    failed_over: AtomicBool,
+}
+
+impl JobHost for SimulatedHost {
+    fn source(&self) -> Reached<'_, Box<dyn Switchover>> {
+        let side: Box<dyn Switchover> = Box::new(self.source.clone());
+        ready(Ok(side)).boxed()
+    }
+
+    fn target(&self) -> Reached<'_, Box<dyn Switchover>> {
+        let side: Box<dyn Switchover> = Box::new(self.target.clone());
+        ready(Ok(side)).boxed()
+    }
+
+    fn run(&self) -> Reached<'_, Report> {
+        let now = self.now;
+        async move { run(&self.job, &self.source, &self.target, &Arc::default(), now).await }
+            .boxed()
+    }
+
+    fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError> {
+        self.failed_over.store(failed_over, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+
+    fn note(&self, _note: &TurnNote) {}
+}
+
+/// `sanbox replication failover`.
+async fn fail_over_there(host: &SimulatedHost) -> Result<(), ReplicationError> {
+    match fail_over_job(&host.job, host).await {
+        Ok(_) => Ok(()),
+        Err(NotTurned::Failed(error)) => Err(error),
+        Err(NotTurned::Incomplete(report)) => {
+            let first = report.problems.into_iter().next();
+            Err(first.expect("something was left out").1)
         }
     }
-    let before = job.failed_over;
-    job.failed_over = true;
-    if let Err(error) = fail_over(job, target).await {
-        job.failed_over = before;
-        lift_fences(source, job.source_root(), &fenced).await?;
-        return Err(error);
-    }
-    Ok(())
 }
 
 /// `sanbox replication failback`.

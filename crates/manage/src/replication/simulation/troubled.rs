@@ -21,6 +21,7 @@ pub(super) struct Break {
 /// What is to break off, if anything is; both sides count.
 pub(super) type Trouble = Arc<Mutex<Option<Break>>>;
 
+#[derive(Clone)]
 pub(super) struct TroubledSide {
     pub(super) side: Side,
     pub(super) trouble: Trouble,

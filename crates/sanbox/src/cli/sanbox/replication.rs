@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::PoolHandle;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use manage::replication::{
-    self, Ended, Job, JobError, JobState, LocalEndpoint, Location, PastRun, Progress,
-    RecoveryPoint, ReplicaDataset, ReplicationError, Report,
+    self, Ended, Job, JobError, JobHost, JobState, LocalEndpoint, Location, NotTurned, PastRun,
+    Progress, Reached, RecoveryPoint, ReplicaDataset, ReplicationError, Report, Switchover,
+    TurnNote,
 };
 
 use super::foretold::{self, told_plan};
@@ -368,10 +371,12 @@ fn cancel(session: &Session, name: &str) -> Outcome {
 async fn stop(session: &Session, name: &str) -> Result<(), Exit> {
     match session.appliance.replications().stop(name).await {
         true => Ok(()),
-        false => Err(session.fail(format!(
-            "the job '{name}' runs and does not end: give it again"
-        ))),
+        false => Err(session.fail(does_not_end(name))),
     }
+}
+
+fn does_not_end(name: &str) -> String {
+    format!("the job '{name}' runs and does not end: give it again")
 }
 
 fn pause(session: &Session, name: &str, paused: bool) -> Outcome {
@@ -442,58 +447,64 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs a job, in place of a run that is under way.
-async fn last_run(session: &Session, job: &Job) -> Result<Result<Report, ReplicationError>, Exit> {
-    loop {
-        stop(session, &job.name).await?;
-        // None when it was due meanwhile, and runs again.
-        if let Some(ended) = run_job(&session.appliance, job).await {
-            return Ok(ended.result);
+/// A job of this appliance that is turned round by a command.
+struct CommandHost<'a> {
+    session: &'a Session,
+    job: &'a Job,
+}
+
+impl JobHost for CommandHost<'_> {
+    fn source(&self) -> Reached<'_, Box<dyn Switchover>> {
+        source_of(&self.session.appliance, self.job).boxed()
+    }
+
+    fn target(&self) -> Reached<'_, Box<dyn Switchover>> {
+        target_of(&self.session.appliance, self.job).boxed()
+    }
+
+    fn run(&self) -> Reached<'_, Report> {
+        async {
+            let appliance = &self.session.appliance;
+            let name = &self.job.name;
+            loop {
+                if !appliance.replications().stop(name).await {
+                    return Err(ReplicationError::Failed(does_not_end(name)));
+                }
+                // None when it was due meanwhile, and runs again.
+                if let Some(ended) = run_job(appliance, self.job).await {
+                    return ended.result;
+                }
+            }
         }
+        .boxed()
     }
-}
 
-/// Fences the source, once the target has nearly all of it, and sends the rest: what is written after that would be in no copy. Returns what
-/// was not fenced before, also where something was not sent.
-async fn fence_and_send(session: &Session, job: &Job) -> Result<(Vec<String>, Outcome), Exit> {
-    let failed = |error: ReplicationError| {
-        session.fail(format!("cannot fail over to '{}': {error}", job.to))
-    };
-    let fenced = async {
-        let source = source_of(&session.appliance, job).await?;
-        replication::fence_source(job, &*source).await
-    };
-    let fenced = match fenced.await {
-        Ok(fenced) => fenced,
-        // A peer that did not invite to it: it serves on until it is told there.
-        Err(ReplicationError::Denied { .. }) => return Ok((Vec::new(), Ok(()))),
-        Err(error) => return Err(failed(error)),
-    };
-    session.appliance.datasets_changed().await;
-    let sent = match last_run(session, job).await {
-        Ok(Ok(report)) => match report.problems.is_empty() {
-            true => Ok(()),
-            false => tell(session, &report),
-        },
-        Ok(Err(error)) => Err(failed(error)),
-        Err(exit) => Err(exit),
-    };
-    Ok((fenced, sent))
-}
-
-/// Has the source go on after a failover that did not come about.
-async fn lift_fences(session: &Session, job: &Job, fenced: &[String]) {
-    let lifted = async {
-        let source = source_of(&session.appliance, job).await?;
-        replication::lift_fences(&*source, job.source_root(), fenced).await
-    };
-    if let Err(error) = lifted.await {
-        session.out.error(format!(
-            "the source stays read-only: {error}; 'sanbox replication takeover {}' there ends that",
-            job.source_root()
-        ));
+    fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError> {
+        let replications = self.session.appliance.replications();
+        let change = |job: &mut Job| job.failed_over = failed_over;
+        let changed = replications.change(|jobs| jobs.change(&self.job.name, change));
+        changed.map_err(|error| ReplicationError::Failed(error.to_string()))
     }
-    session.appliance.datasets_changed().await;
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        self.session.appliance.datasets_changed().boxed()
+    }
+
+    fn note(&self, note: &TurnNote) {
+        self.session.out.error(match note {
+            TurnNote::NotSent(error) => {
+                format!("what was written since the last run is not in the copy: {error}")
+            }
+            TurnNote::SourceGoesOn(error) => format!(
+                "'{}' goes on, and what is written there from now on is in no copy: {error}",
+                self.job.from
+            ),
+            TurnNote::StaysFenced(error) => format!(
+                "the source stays read-only: {error}; 'sanbox replication takeover {}' there ends that",
+                self.job.source_root()
+            ),
+        });
+    }
 }
 
 /// Puts the target in use. What the source has still is sent before, if it can be reached.
@@ -505,46 +516,12 @@ async fn failover(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if args.has('n') {
         return foretold::failover(session, &job, failed).await;
     }
-    let replications = session.appliance.replications();
-    let _turning = replications.turn(name);
-    let mut fenced = Vec::new();
-    if !job.failed_over {
-        match last_run(session, &job).await? {
-            Ok(report) if report.problems.is_empty() => {
-                let (by_this, sent) = fence_and_send(session, &job).await?;
-                fenced = by_this;
-                if let Err(exit) = sent {
-                    lift_fences(session, &job, &fenced).await;
-                    return Err(exit);
-                }
-            }
-            Ok(report) => {
-                // What was left out needs a decision before anything is turned round.
-                return tell(session, &report);
-            }
-            Err(error @ ReplicationError::Unreachable { .. }) => {
-                session.out.error(format!(
-                    "what was written since the last run is not in the copy: {error}"
-                ));
-            }
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    let turned = |failed_over| {
-        replications.change(|jobs| jobs.change(name, |job| job.failed_over = failed_over))
-    };
-    turned(true).map_err(|error| refused(session, &error))?;
-    let done = async {
-        let target = target_of(&session.appliance, &job).await?;
-        replication::fail_over(&job, &*target).await
-    };
-    let datasets = match done.await {
+    let _turning = session.appliance.replications().turn(name);
+    let host = CommandHost { session, job: &job };
+    let datasets = match replication::fail_over_job(&job, &host).await {
         Ok(datasets) => datasets,
-        Err(error) => {
-            turned(job.failed_over).map_err(|error| refused(session, &error))?;
-            lift_fences(session, &job, &fenced).await;
-            return Err(failed(error));
-        }
+        Err(NotTurned::Incomplete(report)) => return tell(session, &report),
+        Err(NotTurned::Failed(error)) => return Err(failed(error)),
     };
     for dataset in datasets {
         session.out.line(format!("{dataset} is writable"));
@@ -598,7 +575,8 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
     }
     session.appliance.datasets_changed().await;
     session.out.error(format!(
-        "where the source is, 'sanbox replication failback {name}' brings back what is written from now on"
+        "a source that is in use still goes on until its job reaches this appliance, and is fenced then; where it is, 'sanbox replication failback \
+         {name}' brings back what is written here from now on"
     ));
     Ok(())
 }
