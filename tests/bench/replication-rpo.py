@@ -12,49 +12,17 @@ ten seconds do not count. Prints the rate that was written, the ages (half, p99,
 import argparse
 import os
 import shutil
-import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop"))
+from appliance import Appliance, free_port  # noqa: E402
+
 WARM_UP = 10.0
 FILE_BYTES = 20_000_000
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Side:
-    def __init__(self, work, sanbox, name, hostid, port, memory):
-        self.dir, self.sanbox = os.path.join(work, name), sanbox
-        os.makedirs(self.dir)
-        self.env = dict(os.environ, SANBOX_STATE=os.path.join(self.dir, "state"), ZFS_HOSTID=hostid)
-        log = os.path.join(self.dir, "log")
-        memory = ["--memory", memory] if memory else []
-        self.daemon = subprocess.Popen(
-            [sanbox, "serve", "--listen", "127.0.0.1", "--nfs-port", "0", "--iscsi-port", "0", "--https-port", "0", "--no-portmap",
-             "--replication-port", str(port), *memory], env=self.env, stdout=open(log, "w"), stderr=subprocess.STDOUT)
-        while "sanbox: ready" not in open(log).read():
-            assert self.daemon.poll() is None, open(log).read()
-            time.sleep(0.05)
-
-    def give(self, *words):
-        return subprocess.run([self.sanbox, *words], env=self.env, text=True, check=True, stdout=subprocess.PIPE).stdout
-
-    def pool(self, name):
-        disk = os.path.join(self.dir, "disk")
-        with open(disk, "w") as f:
-            f.truncate(16 << 30)
-        self.give("zpool", "create", "-O", "mountpoint=none", name, disk)
-
-    def cpu(self):
-        fields = open(f"/proc/{self.daemon.pid}/stat").read().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main():
@@ -68,24 +36,23 @@ def main():
     work = tempfile.mkdtemp(prefix="sanbox-rpo.", dir=args.work)
     sides = []
     try:
-        port = free_port()
         sanbox = os.path.abspath(args.sanbox)
-        for name, hostid, at in (("source", "0000be01", 0), ("target", "0000be02", port)):
-            sides.append(Side(work, sanbox, name, hostid, at, args.memory))
-        measure(args, work, *sides, port)
+        options = ["--memory", args.memory] if args.memory else []
+        for name, hostid, port in (("source", "0000be01", 0), ("target", "0000be02", free_port())):
+            sides.append(Appliance(work, sanbox, name, hostid, port, options))
+            sides[-1].serve()
+        measure(args, work, *sides)
     finally:
         for side in sides:
-            side.daemon.send_signal(signal.SIGTERM)
-            side.daemon.wait()
+            side.cleared()
         shutil.rmtree(work)
 
 
-def measure(args, work, source, target, port):
-    source.pool("tank")
-    target.pool("back")
-    told = target.give("peer", "invite", "box", "--datasets", "back/db", "--push")
-    code = next(line.split()[-1] for line in told.splitlines() if "sanbox peer add" in line)
-    source.give("peer", "add", "vault", f"127.0.0.1:{port}", code)
+def measure(args, work, source, target):
+    source.pool("tank", 16 << 30)
+    target.pool("back", 16 << 30)
+    code = target.invited("--datasets", "back/db", "--push")
+    source.give("peer", "add", "vault", f"127.0.0.1:{target.port}", code)
     source.give("zfs", "create", "tank/db")
     noise = os.path.join(work, "noise")
     with open(noise, "wb") as f:

@@ -14,82 +14,25 @@ import argparse
 import os
 import random
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 
-# Seconds that a start or a run without a kill may take.
-LIMIT = 300
+from appliance import LIMIT, Appliance, Wrong, free_port
+
 JOB = "many"
 KINDS = ("source", "target", "both")
-
-
-class Wrong(Exception):
-    """The two sides are not what they have to be."""
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Appliance:
-    """A daemon with a state directory and a pool on a file."""
-
-    def __init__(self, work, sanbox, name, hostid, port):
-        self.dir = os.path.join(work, name)
-        os.makedirs(os.path.join(self.dir, "disks"))
-        self.sanbox, self.port, self.daemon, self.starts = sanbox, port, None, 0
-        self.env = dict(os.environ, SANBOX_STATE=os.path.join(self.dir, "state"), ZFS_HOSTID=hostid)
-
-    def begin(self, *words):
-        return subprocess.Popen([self.sanbox, *words], env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def give(self, *words, code=0):
-        process = self.begin(*words)
-        output, _ = process.communicate(timeout=LIMIT)
-        if code is not None and process.returncode != code:
-            raise Wrong(f"sanbox {' '.join(words)}: exit {process.returncode}: {output[-2000:]}")
-        return output
-
-    def serve(self):
-        self.starts += 1
-        log = os.path.join(self.dir, f"log-{self.starts}")
-        with open(log, "w") as out:
-            self.daemon = subprocess.Popen(
-                [self.sanbox, "serve", "--listen", "127.0.0.1", "--nfs-port", "0", "--iscsi-port", "0", "--https-port", "0", "--no-portmap",
-                 "--replication-port", str(self.port)], env=self.env, stdout=out, stderr=out)
-        began = time.monotonic()
-        while "sanbox: ready" not in open(log).read():
-            if self.daemon.poll() is not None or time.monotonic() - began > LIMIT:
-                raise Wrong(f"{self.dir} does not start: {open(log).read()[-2000:]}")
-            time.sleep(0.02)
-        if self.starts > 1:
-            os.unlink(os.path.join(self.dir, f"log-{self.starts - 1}"))
-
-    def end(self, how):
-        self.daemon.send_signal(how)
-        code = self.daemon.wait(timeout=LIMIT)
-        if how == signal.SIGTERM and code != 0:
-            raise Wrong(f"{self.dir} ended with {code}")
 
 
 class Pair:
     def __init__(self, args):
         self.random = random.Random(args.seed)
-        self.source = Appliance(args.work, args.sanbox, "source", "0000ca01", 0)
+        self.source = Appliance(args.work, args.sanbox, "source", "0000ca01")
         self.target = Appliance(args.work, args.sanbox, "target", "0000ca02", free_port())
         for side, pool in ((self.source, "tank"), (self.target, "back")):
-            disk = os.path.join(side.dir, "disks", "d0.img")
-            with open(disk, "w") as f:
-                f.truncate(8 << 30)
-            side.give("zpool", "create", "-O", "mountpoint=none", pool, disk)
+            side.pool(pool, 8 << 30)
             side.serve()
-        told = self.target.give("peer", "invite", "box", "--datasets", "back/many", "--push")
-        code = next(line.split()[-1] for line in told.splitlines() if "sanbox peer add" in line)
+        code = self.target.invited("--datasets", "back/many", "--push")
         self.source.give("peer", "add", "vault", f"127.0.0.1:{self.target.port}", code)
         self.source.give("zfs", "create", "tank/many")
         self.names = []
@@ -187,13 +130,11 @@ def main():
                 looks += 1
                 pair.look(looks)
         for side, pool in ((pair.source, "tank"), (pair.target, "back")):
-            side.end(signal.SIGTERM)
+            side.end()
             side.give("zpool", "export", pool)
     finally:
         for side in (pair.source, pair.target):
-            if side.daemon.poll() is None:
-                side.daemon.kill()
-                side.daemon.wait()
+            side.cleared()
     print(f"{args.rounds} rounds, {args.datasets} datasets: " + ", ".join(f"{what} {count}" for what, count in sorted(pair.done.items())))
 
 

@@ -472,3 +472,25 @@ fn continuous_jobs_follow_pools_over_the_wire_in_both_directions() {
     assert!(as_of() > known, "{known}");
     both.judged();
 }
+
+/// Either side is killed in the middle of runs, and both have the same afterwards: three rounds of what `tests/interop/kill-replication.sh` does
+/// 200 times with 100 datasets.
+#[test]
+fn either_side_is_killed_in_the_middle_of_runs() {
+    let place = Place::new();
+    let script = tests::root().join("tests/interop/kill-replication.py");
+    let said = place.run(&format!(
+        "python3 {} --work $PWD --sanbox $(command -v sanbox) --rounds 3 --datasets 16 --look 3",
+        script.display()
+    ));
+    assert!(
+        said.starts_with("3 rounds, 16 datasets: ") && said.contains("looks 1"),
+        "{said}"
+    );
+    if oracle::has_zdb() {
+        for (side, pool) in [("source", "tank"), ("target", "back")] {
+            let disks = place.path("work").join(side).join("disks");
+            oracle::zdb_clean(&disks, pool).expect("zdb finds nothing");
+        }
+    }
+}
