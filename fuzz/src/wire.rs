@@ -228,7 +228,7 @@ pub(crate) fn peer(data: &[u8]) {
     let mut stream = StreamDecoder::default();
     while let Ok(Some(frame)) = now(frames.next()) {
         let mut again = Vec::new();
-        now(FrameWriter::new(&mut again).send(frame.kind, &frame.payload)).expect("it fits");
+        now(FrameWriter::new(&mut again).send(frame.kind, &[&frame.payload])).expect("it fits");
         let read = now(FrameReader::new(again.as_slice()).next());
         assert_eq!(read.ok().flatten().as_ref(), Some(&frame));
         if !matches!(frame.kind, FrameKind::Part | FrameKind::Message) {
