@@ -657,23 +657,12 @@ def main():
         name = b"file%d" % number
         handle, state = holder.make(name)
         before = holder.looks(handle, state)
-        failed = []
 
-        def change():
-            try:
-                door(name, handle)
-            except BaseException as error:  # told below
-                failed.append(error)
+        def give_back():
+            assert holder.looks(handle, state) == before, f"{what}: changed the file while it was delegated"
+            holder.give_back(handle, state)
 
-        thread = threading.Thread(target=change)
-        thread.start()
-        assert holder.recalled.wait(5), f"{what}: not recalled"
-        time.sleep(0.5)
-        assert thread.is_alive(), f"{what}: came to an end while the file was delegated {failed}"
-        assert holder.looks(handle, state) == before, f"{what}: changed the file while it was delegated"
-        holder.give_back(handle, state)
-        thread.join(5)
-        assert not thread.is_alive() and not failed, f"{what}: {failed}"
+        waits(holder, what, door, name, handle, give_back)
         print(f"{what}: waited for the file to be given back", flush=True)
     # Its own changes are no conflict.
     handle, state = holder.make(b"own")

@@ -55,12 +55,7 @@ class Connection:
         return self.receive(mark & 0x7FFFFFFF)
 
     def receive(self, count):
-        data = b""
-        while len(data) < count:
-            part = self.stream.recv(count - len(data))
-            assert part, "the connection ended"
-            data += part
-        return data
+        return nfs3.receive(self.stream, count)
 
     def header(self, program, version, procedure, flavour, credential):
         self.xid += 1

@@ -58,12 +58,7 @@ class TlsClient(nfs3.Client):
         return context(self.how).wrap_socket(stream, server_hostname="localhost")
 
     def receive(self, count):
-        data = b""
-        while len(data) < count:
-            part = self.stream.recv(count - len(data))
-            assert part, "the connection ended"
-            data += part
-        return data
+        return nfs3.receive(self.stream, count)
 
 
 def mounts(path, client=None):

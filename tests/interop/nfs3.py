@@ -24,6 +24,16 @@ def opaque(data):
     return struct.pack(">I", len(data)) + data + bytes(-len(data) % 4)
 
 
+def receive(stream, count):
+    """Receives so many bytes, also where the system cannot wait for all of them."""
+    data = b""
+    while len(data) < count:
+        part = stream.recv(count - len(data))
+        assert part, "the connection ended"
+        data += part
+    return data
+
+
 class Client:
     """A connection; calls are made one after the other."""
 

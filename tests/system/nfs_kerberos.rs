@@ -47,27 +47,27 @@ impl Drop for Realm {
     }
 }
 
+/// Starts the appliance and returns the port of NFS.
+fn serve(place: &mut Place) -> String {
+    let [port, console] = [free_port().to_string(), free_port().to_string()];
+    let ports = ["--nfs-port", &*port, "--https-port", &*console];
+    let flags = ["--listen", "127.0.0.1", "--no-portmap"];
+    place.serve(&[&ports[..], &flags[..]].concat());
+    port
+}
+
 const SHARES: [&str; 4] = ["share", "krb5", "krb5p", "root"];
 
 /// A pool with a share for each of what is tried, which everybody may write in; and the port.
 fn served(place: &mut Place, settings: &str) -> String {
-    let console = free_port();
     let made = place.run(&format!(
-        "mkdir -p $SANBOX_STATE; printf \"[console]\\nport = {console}\\n{settings}\" > $SANBOX_STATE/sanbox.toml; \
+        "mkdir -p $SANBOX_STATE; printf \"{settings}\" > $SANBOX_STATE/sanbox.toml; \
          truncate -s 256M disk && zpool create -O mountpoint=$PWD/m -O sharenfs=rw,no_root_squash tank $PWD/disk && \
          for share in {}; do zfs create tank/$share || exit 1; done",
         SHARES.join(" ")
     ));
     assert_eq!(made, "");
-    let port = free_port().to_string();
-    let flags = [
-        "--nfs-port",
-        &*port,
-        "--listen",
-        "127.0.0.1",
-        "--no-portmap",
-    ];
-    place.serve(&flags);
+    let port = serve(place);
     let opened = place.run(&format!(
         "{} {port} open {} 2>&1",
         judge(),
@@ -160,15 +160,7 @@ fn shares_that_want_kerberos_without_it_say_so_and_others_go_on() {
          zfs set sharenfs=rw,no_root_squash tank/krb5",
     );
     assert_eq!(late, "");
-    let port = free_port().to_string();
-    let flags = [
-        "--nfs-port",
-        &*port,
-        "--listen",
-        "127.0.0.1",
-        "--no-portmap",
-    ];
-    place.serve(&flags);
+    let port = serve(&mut place);
     let log = place.log();
     assert!(
         log.contains("no client can use Kerberos until there is a key of nfs/HOST"),

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use manage::config::LogFormat;
 use tracing::level_filters::LevelFilter;
@@ -56,6 +57,54 @@ pub(crate) const MODULES: &[&str] = &[
     REPLICATION,
     SMB,
 ];
+
+/// Lines of one kind that are written in [`LogLimit::PERIOD`].
+const LIMITED_LINES: u32 = 10;
+
+/// Keeps lines that strangers on the network cause from filling the log.
+pub(crate) struct LogLimit(Mutex<LimitedLines>);
+
+struct LimitedLines {
+    since: Option<Instant>,
+    written: u32,
+    left_out: u64,
+}
+
+impl LogLimit {
+    const PERIOD: Duration = Duration::from_secs(60);
+
+    /// A limit of its own, of which nothing was used.
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(LimitedLines {
+            since: None,
+            written: 0,
+            left_out: 0,
+        }))
+    }
+
+    /// Returns what a line ends with that may be written now, which says how many before it were not; `None` when this one may not.
+    pub(crate) fn admit(&self) -> Option<String> {
+        self.admit_at(Instant::now())
+    }
+
+    fn admit_at(&self, now: Instant) -> Option<String> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |since| now.saturating_duration_since(since) >= Self::PERIOD;
+        if lines.since.is_none_or(is_over) {
+            lines.since = Some(now);
+            lines.written = 0;
+        }
+        if lines.written == LIMITED_LINES {
+            lines.left_out += 1;
+            return None;
+        }
+        lines.written += 1;
+        Some(match std::mem::take(&mut lines.left_out) {
+            0 => String::new(),
+            more => format!(" (and {more} more like this)"),
+        })
+    }
+}
 
 /// Which events are written: a level for all, and others for single modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,6 +275,18 @@ mod tests {
             Err(why) => why,
         };
         assert_eq!(shown, expect, "{text}");
+    }
+
+    #[test]
+    fn a_limit_counts_what_it_leaves_out() {
+        let limit = LogLimit::new();
+        let began = Instant::now();
+        let lines = (0..25).filter_map(|_| limit.admit_at(began));
+        assert_eq!(lines.collect::<Vec<_>>(), vec![""; 10]);
+        let later = began + LogLimit::PERIOD;
+        let more = limit.admit_at(later);
+        assert_eq!(more.as_deref(), Some(" (and 15 more like this)"));
+        assert_eq!(limit.admit_at(later).as_deref(), Some(""));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWa
 use super::connection_workers::{CallsUnderWay, ConnectionWorkers};
 use super::nfs_tls::NfsTls;
 use super::outbox::{Outbox, Outgoing};
-use crate::logging::NFS;
+use crate::logging::{LogLimit, NFS};
 
 /// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
 const CALLS_MAX: usize = 128;
@@ -502,6 +502,9 @@ enum Served {
 }
 
 /// Serves one connection, with TLS from when the client asks for it.
+/// Anybody may connect.
+static FAILED_HANDSHAKES: LogLimit = LogLimit::new();
+
 async fn connection(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -531,7 +534,11 @@ async fn connection(
         Ok((stream, security)) => {
             conversation.serve(tokio::io::split(stream), security).await;
         }
-        Err(error) => tracing::info!(target: NFS, "TLS with {peer}: {error}"),
+        Err(error) => {
+            if let Some(more) = FAILED_HANDSHAKES.admit() {
+                tracing::info!(target: NFS, "TLS with {peer}: {error}{more}");
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use nfs::{
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use crate::logging::NFS;
+use crate::logging::{LogLimit, NFS};
 use crate::names;
 
 /// The service that clients ask tickets for: `nfs/HOST@REALM`.
@@ -73,9 +73,14 @@ impl KerberosAcceptor for NfsKerberos {
     }
 }
 
+/// Anybody may send tokens.
+static REFUSED: LogLimit = LogLimit::new();
+
 fn accept(acceptor: &Acceptor, token: &[u8]) -> Result<AcceptedContext, RefusedToken> {
     let accepted = acceptor.accept(token).map_err(|error| {
-        tracing::info!(target: NFS, "a client's proof by Kerberos is refused: {error}");
+        if let Some(more) = REFUSED.admit() {
+            tracing::info!(target: NFS, "a client's proof by Kerberos is refused: {error}{more}");
+        }
         RefusedToken {
             major: error.major,
             minor: error.minor,
