@@ -502,7 +502,7 @@ enum Served {
 }
 
 /// Serves one connection, with TLS from when the client asks for it.
-/// Anybody may connect.
+/// Any host that can connect makes handshakes fail.
 static FAILED_HANDSHAKES: LogLimit = LogLimit::new();
 
 async fn connection(

@@ -73,7 +73,7 @@ impl KerberosAcceptor for NfsKerberos {
     }
 }
 
-/// Anybody may send tokens.
+/// Any host that can connect sends tokens.
 static REFUSED: LogLimit = LogLimit::new();
 
 fn accept(acceptor: &Acceptor, token: &[u8]) -> Result<AcceptedContext, RefusedToken> {
