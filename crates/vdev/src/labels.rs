@@ -199,11 +199,10 @@ pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Result<Option<NvL
     let size = disk.size_bytes();
     let txg_of = |config: &NvList| config.u64("txg").unwrap_or(0);
     let found = read_areas(disk, size, NVLIST.0, NVLIST.1).await;
-    if let Err(source) = found {
-        let path = disk.info().path.clone();
-        return Err(VdevError::Open { path, source });
-    }
-    let found = found.unwrap_or_default();
+    let found = found.map_err(|source| VdevError::Open {
+        path: disk.info().path.clone(),
+        source,
+    })?;
     let mut configs: Vec<(NvList, u64, IoBuf)> = found
         .into_iter()
         .filter_map(|(offset, bytes)| {

@@ -60,12 +60,7 @@ impl RunningFletcher4 {
     /// # Panics
     /// On any other length: the words of the sum would not be those of the whole.
     pub fn update(&mut self, data: &[u8]) {
-        assert!(
-            data.len().is_multiple_of(4),
-            "a running fletcher4 sum goes on with {} bytes",
-            data.len()
-        );
-        self.append(fletcher4(data), (data.len() / 4) as u64);
+        self.update_known(fletcher4(data), data.len());
     }
 
     /// Goes on with data whose own [`fletcher4`] and length in bytes are known, as those of a stored block are.
