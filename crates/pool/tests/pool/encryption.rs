@@ -386,13 +386,7 @@ async fn everything_opens(hierarchy: &Hierarchy, model: &Model, what: &str) {
 
 fn one_seed(seed: u64) {
     let world = world(9_000 + seed, 1, 128 * MIB);
-    run(&world, async |handle| {
-        create(&handle, single())
-            .await
-            .export()
-            .await
-            .expect("export");
-    });
+    make_exported(&world, single());
     let known = Rc::new(RefCell::new(Known::default()));
     for round in 0..2 {
         let what = format!("seed {seed}, round {round}");

@@ -76,13 +76,7 @@ fn a_half_that_was_away_is_kept_out_and_resilvered() {
 #[test]
 fn openzfs_resilvers_what_we_recorded() {
     let world = world(22, 2, 128 * MIB);
-    run(&world, async |handle| {
-        create(&handle, mirror())
-            .await
-            .export()
-            .await
-            .expect("export");
-    });
+    make_exported(&world, mirror());
     world.vanish(path(1));
     let mut recorder = Recorder::default();
     let mut rng = world.rng();
@@ -238,13 +232,7 @@ fn a_full_pool_refuses_writes_and_still_deletes() {
 #[test]
 fn foreign_and_damaged_images_are_told_apart() {
     let world = world(26, 4, 128 * MIB);
-    run(&world, async |handle| {
-        create(&handle, single())
-            .await
-            .export()
-            .await
-            .expect("export");
-    });
+    make_exported(&world, single());
     // d1: noise where labels are; d2: zeros; d3: too small to hold labels is not a disk here.
     let mut noise = vec![0; 4 << 20];
     Rng::new(5).fill(&mut noise);

@@ -184,13 +184,7 @@ fn a_pool_of_another_host_needs_force() {
 #[test]
 fn read_only_import_writes_nothing() {
     let world = world(6, 2, 128 * MIB);
-    run(&world, async |handle| {
-        create(&handle, mirror())
-            .await
-            .export()
-            .await
-            .expect("export");
-    });
+    make_exported(&world, mirror());
     let before: Vec<u64> = world
         .images()
         .values()
@@ -269,13 +263,7 @@ fn missing_halves_degrade_and_missing_vdevs_refuse() {
 #[test]
 fn a_disk_that_never_answers_is_imported_without() {
     let world = world(31, 2, 128 * MIB);
-    run(&world, async |handle| {
-        create(&handle, mirror())
-            .await
-            .export()
-            .await
-            .expect("export");
-    });
+    make_exported(&world, mirror());
     world.stick(path(1));
     run(&world, async |handle| {
         let began = handle.now();

@@ -94,6 +94,14 @@ pub(crate) fn run<T, F: Future<Output = T>>(world: &World, main: impl FnOnce(Han
     }
 }
 
+/// Makes a pool on the disks and exports it.
+pub(crate) fn make_exported(world: &World, vdevs: Vec<VdevSpec>) {
+    run(world, |handle| async move {
+        let pool = create(&handle, vdevs).await;
+        pool.export().await.expect("export");
+    });
+}
+
 /// Lets zdb check every checksum, every reference count and all space of the pool on the disks.
 pub(crate) fn zdb_clean(world: &World, what: &str) {
     if !has_zdb() {
