@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use codec::checksum::fletcher4;
-use codec::compress::{Algorithm, compress_into, decompress_into};
+use codec::compress::{Algorithm, compress, compress_with, decompress_into};
 
 const BLOCK_BYTES: usize = 128 << 10;
 /// Beyond the caches of a core.
@@ -41,7 +41,7 @@ fn rate(blocks: usize, mut work: impl FnMut(usize)) -> f64 {
 /// Measures one of our operations once: its rate, and the bytes that the sample is compressed to.
 fn ours(operation: &str, sample: &Sample) -> (f64, usize) {
     let blocks: Vec<&[u8]> = sample.bytes.chunks_exact(BLOCK_BYTES).collect();
-    let mut out = vec![0; BLOCK_BYTES + BLOCK_BYTES / 8 + 1024];
+    let mut out = vec![0; BLOCK_BYTES];
     let algorithm = match operation {
         "fletcher4" => {
             let speed = rate(blocks.len(), |at| {
@@ -54,10 +54,7 @@ fn ours(operation: &str, sample: &Sample) -> (f64, usize) {
     };
     let packed: Vec<Vec<u8>> = blocks
         .iter()
-        .map(|block| {
-            let bytes = compress_into(algorithm, block, &mut out).expect("there is room");
-            out[..bytes].to_vec()
-        })
+        .map(|block| compress(algorithm, block, usize::MAX).expect("there is room"))
         .collect();
     let bytes = packed.iter().map(Vec::len).sum();
     if operation.ends_with("-read") {
@@ -68,7 +65,12 @@ fn ours(operation: &str, sample: &Sample) -> (f64, usize) {
         return (speed, bytes);
     }
     let speed = rate(blocks.len(), |at| {
-        black_box(compress_into(algorithm, blocks[at], &mut out));
+        black_box(compress_with(
+            algorithm,
+            blocks[at],
+            usize::MAX,
+            <[u8]>::len,
+        ));
     });
     (speed, bytes)
 }

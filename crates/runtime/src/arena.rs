@@ -9,7 +9,8 @@
 //!   chunk 1: | 128 KiB | 128 KiB | ... 16 buffers of its size class ... |
 //! ```
 //!
-//! Buffers above the largest class (1 MiB), and everything when the region is used up or cannot be had, come from the heap.
+//! Buffers above the largest class (1 MiB) have mappings of their own (`mapping`); the others come from the heap when the region is
+//! used up or cannot be had.
 //! Knows nothing of disks; `host::Uring` asks which chunk an address is in.
 
 use std::collections::VecDeque;
@@ -41,9 +42,8 @@ const CLASSES: [usize; 17] = {
     bytes
 };
 
-/// The largest buffer served.
-#[cfg(test)]
-const LARGEST: usize = CLASSES[CLASSES.len() - 1];
+/// The largest buffer served, in bytes.
+pub(crate) const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 
 /// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
 const WORDS: usize = CHUNK / CLASSES[0] / 64;

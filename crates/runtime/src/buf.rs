@@ -14,12 +14,13 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::arena::arena;
+use crate::arena::{LARGEST, arena};
+use crate::mapping;
 
 /// Alignment in bytes of memory allocated here: the largest logical sector in common use, and the page size.
 pub const ALIGNMENT: usize = 4096;
 
-/// A heap block of initialised bytes, aligned to [`ALIGNMENT`].
+/// A block of initialised bytes, aligned to [`ALIGNMENT`]: of the arena, mapped by itself, or of the heap.
 struct Memory {
     start: NonNull<u8>,
     /// A multiple of [`ALIGNMENT`], never zero.
@@ -49,6 +50,11 @@ impl Memory {
             }
             return memory;
         }
+        if Self::is_mapped(capacity) {
+            let start = mapping::map(capacity);
+            let start = start.unwrap_or_else(|| handle_alloc_error(Self::layout(capacity)));
+            return Self { start, capacity };
+        }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a non-zero size.
         let raw = unsafe { alloc_zeroed(layout) };
@@ -58,13 +64,18 @@ impl Memory {
         Self { start, capacity }
     }
 
+    /// Whether memory of this size has a mapping of its own. Miri has no mappings to speak of.
+    fn is_mapped(capacity: usize) -> bool {
+        capacity > LARGEST && !cfg!(miri)
+    }
+
     fn layout(capacity: usize) -> Layout {
         Layout::from_size_align(capacity, ALIGNMENT).expect("buffer length fits the address space")
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` points to `capacity` bytes owned by `self`, initialised by the allocator or (arena) by the
-        // kernel.
+        // SAFETY: `start` points to `capacity` bytes owned by `self`, initialised by the allocator or (arena, mappings) by
+        // the kernel.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.capacity) }
     }
 
@@ -81,6 +92,11 @@ impl Drop for Memory {
             && arena.chunk_of(address).is_some()
         {
             arena.give_back(self.start);
+            return;
+        }
+        if Self::is_mapped(self.capacity) {
+            // SAFETY: mapped in `new` with this very length, and not used afterwards.
+            unsafe { mapping::unmap(self.start, self.capacity) };
             return;
         }
         // SAFETY: allocated from the heap in `new` with this very layout, and not used afterwards.

@@ -25,6 +25,7 @@ mod executor;
 )]
 pub mod host;
 pub mod mailbox;
+mod mapping;
 pub mod reply;
 mod slab;
 mod stats;

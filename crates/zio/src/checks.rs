@@ -160,9 +160,15 @@ pub(crate) fn padded(bytes: &IoBuf, size: u64) -> IoBuf {
     if bytes.len() == size {
         return bytes.clone();
     }
-    let mut buf = IoBufMut::zeroed(size);
-    let len = bytes.len().min(size);
-    buf[..len].copy_from_slice(&bytes[..len]);
+    zero_padded(&bytes[..bytes.len().min(size)], size)
+}
+
+/// A copy of bytes with zeros behind them, `len` in all.
+pub(crate) fn zero_padded(bytes: &[u8], len: usize) -> IoBuf {
+    let mut buf = IoBufMut::scratch(len);
+    let (start, rest) = buf.split_at_mut(bytes.len());
+    start.copy_from_slice(bytes);
+    rest.fill(0);
     buf.freeze()
 }
 

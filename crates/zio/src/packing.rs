@@ -1,9 +1,10 @@
 //! What compression makes of a block, before it is stored or instead of that.
 
 use ondisk::{BlockPointer, Compression};
+use runtime::IoBuf;
 
 use crate::alloc::Sizes;
-use crate::checks::{self, to_usize};
+use crate::checks::{self, to_usize, zero_padded};
 use crate::{BlockStore, ZioError};
 
 /// What a block is stored as.
@@ -14,7 +15,7 @@ pub enum Packed {
     /// Small enough to live in its pointer.
     Embedded(Vec<u8>),
     /// Compressed, and padded to the size that is stored.
-    Stored(Vec<u8>),
+    Stored(IoBuf),
     /// Compression does not save enough.
     AsIs,
 }
@@ -89,25 +90,20 @@ pub(crate) fn pack(
     if (limit as u64) < sizes.least {
         limit = BlockPointer::EMBEDDED_MAX;
     }
-    let Some(mut packed) = codec::compress::compress(algorithm, data, limit) else {
-        return Packed::AsIs;
-    };
-    if packed.len() >= data.len() || packed.is_empty() {
-        return Packed::AsIs;
-    }
-    if embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
-        return Packed::Embedded(packed);
-    }
-    let psize = sizes.round_up(packed.len());
-    if psize >= data.len() {
-        return Packed::AsIs;
-    }
-    assert!(
-        packed.len() <= psize,
-        "compressed bytes are padded, not cut"
-    );
-    packed.resize(psize, 0);
-    Packed::Stored(packed)
+    let packed = codec::compress::compress_with(algorithm, data, limit, |packed| {
+        if packed.len() >= data.len() || packed.is_empty() {
+            return Packed::AsIs;
+        }
+        if embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
+            return Packed::Embedded(packed.to_vec());
+        }
+        let psize = sizes.round_up(packed.len());
+        if psize >= data.len() {
+            return Packed::AsIs;
+        }
+        Packed::Stored(zero_padded(packed, psize))
+    });
+    packed.unwrap_or(Packed::AsIs)
 }
 
 pub(crate) fn is_zero(data: &[u8]) -> bool {

@@ -4,12 +4,12 @@ use ondisk::{
     BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
 };
 use runtime::sync::Permit;
-use runtime::{IoBuf, IoBufMut};
+use runtime::{ALIGNMENT, IoBuf, IoBufMut};
 use vdev::{AllocationBias, IoClass, Location, VdevError};
 
 use crate::alloc::{AllocCursor, AllocStep, Placement, Request, Sizes};
 use crate::checks::{
-    self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, padded, sha256, to_usize,
+    self, GANG_CHILDREN, GANG_DEPTH_MAX, GANG_HEADER_BYTES, padded, sha256, to_usize, zero_padded,
 };
 use crate::crypt::{Encrypted, Encryptor};
 use crate::packing::{Packed, is_zero, is_zero_chunk, pack};
@@ -639,7 +639,7 @@ impl PrepareJob {
         match pack(algorithm, self.sizes, self.embed, &data) {
             Packed::Hole => Prepared::Hole,
             Packed::Embedded(payload) => Prepared::Embedded(payload),
-            Packed::Stored(bytes) => self.stored(&data, IoBuf::copy_from(&bytes), self.kind, None),
+            Packed::Stored(bytes) => self.stored(&data, bytes, self.kind, None),
             Packed::AsIs => self.stored(&data, data.clone(), Compression::OFF, None),
         }
     }
@@ -658,9 +658,13 @@ impl PrepareJob {
         if psize >= data.len() {
             return self.stored(data, data.clone(), Compression::OFF, None);
         }
-        let mut packed = form.bytes.to_vec();
-        packed.resize(psize, 0);
-        self.stored(data, IoBuf::copy_from(&packed), form.compression, None)
+        // Devices are given aligned memory; a slice of something larger would keep all of that in the cache.
+        let is_whole = form.bytes.len() == psize && form.bytes.is_aligned_to(ALIGNMENT);
+        let bytes = match is_whole && form.bytes.memory_bytes() <= 2 * psize {
+            true => form.bytes.clone(),
+            false => zero_padded(&form.bytes, psize),
+        };
+        self.stored(data, bytes, form.compression, None)
     }
 
     /// The block with these logical bytes, as `bytes`: encrypted or authenticated if it has to be, then with its checksum.

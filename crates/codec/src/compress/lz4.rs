@@ -11,23 +11,22 @@ const MATCH_MIN: usize = 4;
 const RUNS_ONE_IN: usize = 2;
 
 thread_local! {
-    /// The encoder wants room for the worst case and a table: both are kept, so that a block costs no allocation.
-    static SCRATCH: RefCell<(Vec<u8>, CompressTable)> = RefCell::new((Vec::new(), CompressTable::large()));
+    /// Kept, so that a block costs no allocation.
+    static TABLE: RefCell<CompressTable> = RefCell::new(CompressTable::large());
+}
+
+/// The room that [`compress`] wants for `len` bytes: the worst case.
+pub(super) fn room(len: usize) -> usize {
+    PREFIX + block::get_maximum_output_size(len)
 }
 
 pub(super) fn compress(src: &[u8], out: &mut [u8]) -> Option<usize> {
-    let worst = block::get_maximum_output_size(src.len());
-    SCRATCH.with_borrow_mut(|(scratch, table)| {
-        if scratch.len() < worst {
-            scratch.resize(worst, 0);
-        }
-        let len = block::compress_into_with_table(src, scratch, table).ok()?;
-        out.get_mut(PREFIX..PREFIX + len)?
-            .copy_from_slice(scratch.get(..len)?);
-        out.get_mut(..PREFIX)?
-            .copy_from_slice(&u32::try_from(len).ok()?.to_be_bytes());
-        Some(PREFIX + len)
-    })
+    let (prefix, data) = out.split_first_chunk_mut::<PREFIX>()?;
+    let len = TABLE
+        .with_borrow_mut(|table| block::compress_into_with_table(src, data, table))
+        .ok()?;
+    *prefix = u32::try_from(len).ok()?.to_be_bytes();
+    Some(PREFIX + len)
 }
 
 pub(super) fn decompress(src: &[u8], out: &mut [u8]) -> Result<(), &'static str> {

@@ -9,6 +9,8 @@ mod lzjb;
 mod zle;
 mod zstd;
 
+use std::cell::Cell;
+
 /// A compression function with its level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
@@ -30,26 +32,53 @@ pub struct CompressError {
     pub what: &'static str,
 }
 
+thread_local! {
+    /// What encoders write to. Some of them want room for the worst case; a block gets memory when its size is known.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Most bytes that a thread keeps for its next block: enough for 1 MiB that does not compress. Larger blocks are rare, and there are many threads.
+const SCRATCH_KEPT: usize = (1 << 20) + (16 << 10);
+
 /// Compresses `src` with ZFS's framing, or returns `None` when the result would be longer than `max_out` bytes.
 #[must_use]
 pub fn compress(alg: Algorithm, src: &[u8], max_out: usize) -> Option<Vec<u8>> {
-    let mut out = vec![0; max_out.min(src.len() + src.len() / 8 + 64)];
-    let len = compress_into(alg, src, &mut out)?;
-    out.truncate(len);
-    Some(out)
+    compress_with(alg, src, max_out, <[u8]>::to_vec)
 }
 
-/// Compresses `src` into `out` and returns the bytes written, or `None` when the result does not fit. What `out` holds
-/// beyond them is unspecified.
-#[must_use]
-pub fn compress_into(alg: Algorithm, src: &[u8], out: &mut [u8]) -> Option<usize> {
-    match alg {
+/// As [`compress`], and shows the result to `then` instead of giving it memory of its own; returns what that returns.
+pub fn compress_with<R>(
+    alg: Algorithm,
+    src: &[u8],
+    max_out: usize,
+    then: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    let room = match alg {
+        Algorithm::Lz4 => lz4::room(src.len()),
+        Algorithm::Zstd(_) => zstd::room(src.len()),
+        Algorithm::Lzjb | Algorithm::Gzip(_) | Algorithm::Zle => {
+            max_out.min(src.len() + src.len() / 8 + 64)
+        }
+    };
+    // Taken, so that `then` may compress, too.
+    let mut scratch = SCRATCH.take();
+    if scratch.len() < room {
+        scratch = vec![0; room];
+    }
+    let out = &mut scratch[..room];
+    let len = match alg {
         Algorithm::Lzjb => lzjb::compress(src, out),
         Algorithm::Gzip(level) => gzip::compress(level, src, out),
         Algorithm::Zle => zle::compress(src, out),
         Algorithm::Lz4 => lz4::compress(src, out),
         Algorithm::Zstd(level) => zstd::compress(level, src, out),
+    };
+    let result = len.filter(|&len| len <= max_out);
+    let result = result.map(|len| then(&out[..len]));
+    if scratch.len() <= SCRATCH_KEPT {
+        SCRATCH.set(scratch);
     }
+    result
 }
 
 /// Decompresses to exactly `lsize` bytes. Bytes of `src` after the compressed data are ignored (sector padding). The

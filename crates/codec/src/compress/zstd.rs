@@ -8,9 +8,8 @@ const HEADER: usize = 8;
 const LEVEL_DEFAULT: u8 = 3;
 
 thread_local! {
-    /// Contexts are large; each thread keeps one of each kind. The compressor writes to scratch space of the worst case:
-    /// given less, the library sometimes fails although its result would have fitted.
-    static COMPRESSOR: RefCell<(Option<CCtx<'static>>, Vec<u8>)> = const { RefCell::new((None, Vec::new())) };
+    /// Contexts are large; each thread keeps one of each kind.
+    static COMPRESSOR: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -27,23 +26,23 @@ fn library_level(code: u8) -> Option<i32> {
     }
 }
 
+/// The room that [`compress`] wants for `len` bytes: the worst case. Given less, the library sometimes fails although its result
+/// would have fitted.
+pub(super) fn room(len: usize) -> usize {
+    HEADER + zstd_safe::compress_bound(len)
+}
+
 pub(super) fn compress(code: u8, src: &[u8], out: &mut [u8]) -> Option<usize> {
     let code = if code == 0 { LEVEL_DEFAULT } else { code };
     let level = library_level(code)?;
     let (header, body) = out.split_at_mut_checked(HEADER)?;
-    let len = COMPRESSOR.with_borrow_mut(|(slot, scratch)| {
+    let len = COMPRESSOR.with_borrow_mut(|slot| {
         let cx = match slot {
             Some(cx) => cx,
             None => slot.insert(new_compressor()?),
         };
-        let worst = zstd_safe::compress_bound(src.len());
-        if scratch.len() < worst {
-            scratch.resize(worst, 0);
-        }
         cx.set_parameter(CParameter::CompressionLevel(level)).ok()?;
-        let len = cx.compress2(scratch.as_mut_slice(), src).ok()?;
-        body.get_mut(..len)?.copy_from_slice(scratch.get(..len)?);
-        Some(len)
+        cx.compress2(body, src).ok()
     })?;
     header[..4].copy_from_slice(&u32::try_from(len).ok()?.to_be_bytes());
     let version = (zstd_safe::version_number() & 0xff_ffff) | u32::from(code) << 24;
