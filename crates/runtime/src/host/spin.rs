@@ -19,17 +19,22 @@ use std::time::Duration;
 use super::clock;
 use crate::time::Instant;
 
-/// The longest spin, and the longest wait that is short: what a flash disk takes for a write and a flush, and a client until
-/// its next call.
-const SPIN_MAX: Duration = Duration::from_micros(160);
+/// The longest spin for a disk or the next request, and the longest wait that is short then: what a flash disk takes for a write and a flush,
+/// and a client until its next call.
+pub(crate) const DISK_SPIN_MAX: Duration = Duration::from_micros(160);
+/// The same for the answer of another thread. One that comes from memory is there in a few microseconds; for one that waits for a disk, too, a
+/// second processor would spin beside that of the thread that has the disk, for a wake-up that costs a fifth of it
+/// (docs/measurements/2026-11-29-sync-writes.md).
+const ANSWER_SPIN_MAX: Duration = Duration::from_micros(80);
 /// The longest wait that is over before another thread could make use of the processor: a small read from memory.
 const QUICK: Duration = Duration::from_micros(4);
 /// Long waits in a row after which a waiter does not spin any more.
 const CREDIT_MAX: u8 = 4;
 
 /// Whether to spin before parking, from the durations of earlier waits.
-#[derive(Default)]
 pub struct SpinPolicy {
+    /// The longest spin.
+    longest: Duration,
     credit: u8,
     /// The last wait was a quick one.
     quick: bool,
@@ -53,19 +58,35 @@ impl SpinPlan {
     }
 }
 
+impl Default for SpinPolicy {
+    /// For the answers of another thread.
+    fn default() -> Self {
+        Self::up_to(ANSWER_SPIN_MAX)
+    }
+}
+
 impl SpinPolicy {
+    pub(crate) fn up_to(longest: Duration) -> Self {
+        Self {
+            longest,
+            credit: 0,
+            quick: false,
+            flag: Arc::default(),
+        }
+    }
+
     /// Returns how to spin before parking, if that is worth it, for a wait that begins now.
     pub(crate) fn plan(&self, now: Instant) -> Option<SpinPlan> {
         (self.credit > 0 && has_processors()).then(|| SpinPlan {
             yields_from: if self.quick { now + QUICK } else { now },
-            until: now + SPIN_MAX,
+            until: now + self.longest,
         })
     }
 
     /// Records how long a wait was, parked or not.
     pub(crate) fn record_wait(&mut self, took: Duration) {
         self.quick = took <= QUICK;
-        self.credit = if took <= SPIN_MAX {
+        self.credit = if took <= self.longest {
             CREDIT_MAX
         } else {
             self.credit.saturating_sub(1)
@@ -191,7 +212,7 @@ enum SpinStage {
 
 /// Waits for a future that another thread ends, spinning before the task is parked, as long as that has been
 /// worth it. The other tasks of the thread have their turn first; then, while `is_alone` says that nothing else is under way here,
-/// the thread spins for up to 160 us.
+/// the thread spins for up to 80 us.
 pub fn spin_then_park<F, A>(
     policy: &mut SpinPolicy,
     is_alone: A,

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use super::file::{OpenFile, aligned_copy};
 use super::parker::Inbox;
 use super::pool::Pool;
-use super::spin::{SpinPolicy, spin};
+use super::spin::{DISK_SPIN_MAX, SpinPolicy, spin};
 use super::threads::{FileTable, Finished, completion_of, run_blocking, run_compute};
 use super::{HostConfig, clock};
 use crate::arena::{self, Arena, arena};
@@ -187,8 +187,8 @@ impl Uring {
             usage: Vec::new(),
             poll_is_armed: false,
             inbox: Arc::new(Inbox::new()),
-            wake_spin: SpinPolicy::default(),
-            disk_spin: SpinPolicy::default(),
+            wake_spin: SpinPolicy::up_to(DISK_SPIN_MAX),
+            disk_spin: SpinPolicy::up_to(DISK_SPIN_MAX),
             quiet_waits: 0,
             // Only for opening, listing and discarding.
             pool: Pool::new("disk", 2),
