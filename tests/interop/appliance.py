@@ -23,6 +23,9 @@ def free_port():
 class Appliance:
     """In the directory `name` of `work`; peers are answered at `port`, which is 0 for none. `options` are further ones of the daemon."""
 
+    # Of the clients of NFS; 0 for none.
+    nfs_port = 0
+
     def __init__(self, work, sanbox, name, hostid, port=0, options=()):
         self.dir, self.sanbox, self.port, self.options = os.path.join(work, name), sanbox, port, options
         os.makedirs(os.path.join(self.dir, "disks"))
@@ -56,7 +59,7 @@ class Appliance:
         log = os.path.join(self.dir, f"log-{self.starts}")
         with open(log, "w") as out:
             self.daemon = subprocess.Popen(
-                [self.sanbox, "serve", "--listen", "127.0.0.1", "--nfs-port", "0", "--iscsi-port", "0", "--https-port", "0", "--no-portmap",
+                [self.sanbox, "serve", "--listen", "127.0.0.1", "--nfs-port", str(self.nfs_port), "--iscsi-port", "0", "--https-port", "0", "--no-portmap",
                  "--replication-port", str(self.port), *self.options], env=self.env, stdout=out, stderr=out)
         began = time.monotonic()
         while "sanbox: ready" not in open(log).read():
