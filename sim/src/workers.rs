@@ -3,13 +3,15 @@
 //! The workers are this program again, for a range of seeds each; they print one line a seed. Ranges become shorter towards the
 //! end, so that no process has a long one left when the others are done. What a line means is the caller's business, but for the
 //! word that marks a failure.
+#![allow(clippy::print_stdout, reason = "for command line tools")]
 
 use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
 use std::process::{Command, Stdio};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -60,6 +62,112 @@ impl Seeds {
             });
         start.ok().map(range)
     }
+}
+
+/// What every campaign may be told: which seeds, and by how many processes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeedOptions {
+    pub(crate) count: u64,
+    pub(crate) start: u64,
+    jobs: u64,
+    /// This process runs the seeds itself, for another one.
+    pub(crate) worker: bool,
+}
+
+impl Default for SeedOptions {
+    fn default() -> Self {
+        Self {
+            count: 1000,
+            start: 0,
+            jobs: 2,
+            worker: false,
+        }
+    }
+}
+
+impl SeedOptions {
+    /// Takes an option, with its value from the words behind it, if it is one of these; `None` where that is no number.
+    pub(crate) fn take(
+        &mut self,
+        option: &str,
+        behind: &mut slice::Iter<'_, String>,
+    ) -> Option<bool> {
+        let mut number = || behind.next().and_then(|text| text.parse::<u64>().ok());
+        match option {
+            "--seeds" => self.count = number()?,
+            "--start" => self.start = number()?,
+            "--jobs" => self.jobs = number()?.max(1),
+            "--worker" => self.worker = true,
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    pub(crate) fn seeds(&self) -> Range<u64> {
+        self.first(self.count)
+    }
+
+    /// The first of the seeds, so many at most.
+    pub(crate) fn first(&self, most: u64) -> Range<u64> {
+        self.start..self.start.saturating_add(self.count.min(most))
+    }
+
+    /// The seeds for workers that run `range_max` of them each at most.
+    pub(crate) fn supply(&self, range_max: u64) -> Seeds {
+        Seeds::new(self.seeds(), self.jobs, range_max)
+    }
+}
+
+/// What the seeds of a campaign come to.
+pub(crate) struct Sums<const N: usize> {
+    began: Instant,
+    pub(crate) ran: u64,
+    pub(crate) failed: u64,
+    /// Of the numbers in the lines of those that did not fail.
+    pub(crate) counts: [u64; N],
+}
+
+impl<const N: usize> Sums<N> {
+    /// Seconds since the campaign began, and seeds of each.
+    pub(crate) fn pace(&self) -> (f64, f64) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let ran = f64::from(u32::try_from(self.ran).unwrap_or(u32::MAX));
+        (seconds, ran / seconds)
+    }
+}
+
+/// Runs seeds by workers that print `ok SEED` and so many numbers of each, or `FAILED` and why, which is printed here. Tells `progress` now
+/// and then.
+pub(crate) fn sum<const N: usize>(
+    seeds: &Seeds,
+    words: &[String],
+    mut progress: impl FnMut(&Sums<N>),
+) -> Sums<N> {
+    const REPORT_EVERY: Duration = Duration::from_secs(10);
+    let mut sums = Sums {
+        began: Instant::now(),
+        ran: 0,
+        failed: 0,
+        counts: [0; N],
+    };
+    let mut reported = Instant::now();
+    run(seeds, words, "FAILED", |line| {
+        sums.ran += 1;
+        if let Some(rest) = line.strip_prefix("ok ") {
+            let numbers = rest.split(' ').skip(1);
+            for (sum, number) in sums.counts.iter_mut().zip(numbers) {
+                *sum += number.parse::<u64>().unwrap_or(0);
+            }
+        } else {
+            sums.failed += 1;
+            println!("{}", line.replace("\\n", "\n"));
+        }
+        if reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
+            progress(&sums);
+        }
+    });
+    sums
 }
 
 /// Runs all seeds and gives every line to `on_line`. `words` are the arguments that make this program a worker, before

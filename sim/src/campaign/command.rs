@@ -4,20 +4,17 @@
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use world::World;
 
 use super::faults::{self, FaultPlan};
 use super::judge;
 use super::scenario::{Failure, Outcome, Plan, run};
-use crate::workers::{self, Seeds};
+use crate::workers::{self, SeedOptions, Sums};
 
 #[derive(Clone, Debug)]
 struct Options {
-    seeds: u64,
-    start: u64,
-    jobs: u64,
+    seeds: SeedOptions,
     once: bool,
     /// Plans of long histories of datasets.
     histories: bool,
@@ -38,8 +35,6 @@ struct Options {
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
     faults: bool,
-    /// This process runs seeds for another one.
-    worker: bool,
     trace: Option<PathBuf>,
     dump: Option<PathBuf>,
 }
@@ -89,9 +84,7 @@ const WORKER_BYTES_MAX: u64 = 3 << 30;
 pub fn main(args: &[String]) -> Option<ExitCode> {
     let (command, rest) = args.split_first()?;
     let mut options = Options {
-        seeds: 1000,
-        start: 0,
-        jobs: 2,
+        seeds: SeedOptions::default(),
         once: false,
         histories: false,
         replicas: false,
@@ -103,7 +96,6 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         dedup: false,
         zdb_every: None,
         faults: matches!(command.as_str(), "faults" | "fault"),
-        worker: false,
         trace: None,
         dump: None,
     };
@@ -114,6 +106,9 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
     let mut rest = rest.iter();
     let mut problem = None;
     while let Some(arg) = rest.next() {
+        if options.seeds.take(arg, &mut rest)? {
+            continue;
+        }
         let mut number = || rest.next().and_then(|text| text.parse::<u64>().ok());
         match arg.as_str() {
             "--once" => options.once = true,
@@ -125,15 +120,11 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--expansions" => options.expansions = true,
             "--clones" => options.clones = true,
             "--dedup" => options.dedup = true,
-            "--seeds" => options.seeds = number()?,
-            "--start" => options.start = number()?,
-            "--jobs" => options.jobs = number()?.max(1),
             "--zdb-every" => options.zdb_every = Some(number()?.max(1)),
-            "--worker" => options.worker = true,
             "--trace" => options.trace = rest.next().map(PathBuf::from),
             "--dump" => options.dump = rest.next().map(PathBuf::from),
             text if matches!(command.as_str(), "seed" | "fault") && text.parse::<u64>().is_ok() => {
-                options.start = text.parse().ok()?;
+                options.seeds.start = text.parse().ok()?;
             }
             other => problem = Some(other.to_owned()),
         }
@@ -145,7 +136,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
     Some(match command.as_str() {
         "seed" | "fault" => one(&options),
         "canary" => canary(&options),
-        _ if options.worker => {
+        _ if options.seeds.worker => {
             work(&options);
             ExitCode::SUCCESS
         }
@@ -237,7 +228,7 @@ fn attempt_twice(story: &Story, options: &Options) -> Result<Outcome, Failure> {
 /// A worker process: one line for each seed.
 fn work(options: &Options) {
     workers::become_worker(WORKER_BYTES_MAX);
-    for seed in options.start..options.start + options.seeds {
+    for seed in options.seeds.seeds() {
         let story = Story::of_seed(seed, options);
         let plan = story.plan();
         let result = attempt_twice(&story, options);
@@ -312,53 +303,21 @@ fn worker_words(options: &Options) -> Vec<String> {
 }
 
 fn campaign(options: &Options) -> ExitCode {
-    let start = Instant::now();
-    let range = options.start..options.start + options.seeds;
-    let seeds = Seeds::new(range, options.jobs, SEEDS_PER_WORKER_MAX);
-    let mut sum = Sum::default();
-    let mut last_report = Instant::now();
-    workers::run(&seeds, &worker_words(options), "FAILED", |line| {
-        sum.seeds += 1;
-        if let Some(rest) = line.strip_prefix("ok ") {
-            let numbers = rest.split(' ').skip(1);
-            for (sum, number) in sum.counts.iter_mut().zip(numbers) {
-                *sum += number.parse::<u64>().unwrap_or(0);
-            }
-        } else {
-            sum.failed += 1;
-            println!("{}", line.replace("\\n", "\n"));
-        }
-        if last_report.elapsed().as_secs() >= 10 {
-            last_report = Instant::now();
-            report(&sum, start);
-        }
-    });
-    report(&sum, start);
-    if sum.failed == 0 && sum.seeds == options.seeds {
+    let supply = options.seeds.supply(SEEDS_PER_WORKER_MAX);
+    let sums = workers::sum(&supply, &worker_words(options), report);
+    report(&sums);
+    if sums.failed == 0 && sums.ran == options.seeds.count {
         ExitCode::SUCCESS
     } else {
-        println!(
-            "{} failed, {} did not run",
-            sum.failed,
-            options.seeds - sum.seeds.min(options.seeds)
-        );
+        let left = options.seeds.count.saturating_sub(sums.ran);
+        println!("{} failed, {left} did not run", sums.failed);
         ExitCode::FAILURE
     }
 }
 
-/// What the seeds so far come to.
-#[derive(Default)]
-struct Sum {
-    seeds: u64,
-    failed: u64,
-    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed; clones; expansions begun, ended; rotations of
-    /// keys begun, things done meanwhile; blocks healed.
-    counts: [u64; 13],
-}
-
-fn report(sum: &Sum, start: Instant) {
-    let seconds = start.elapsed().as_secs_f64();
-    let rate = f64::from(u32::try_from(sum.seeds).unwrap_or(u32::MAX)) / seconds;
+/// Tells what the seeds so far come to, by the numbers in their lines.
+fn report(sums: &Sums<13>) {
+    let (seconds, rate) = sums.pace();
     let [
         operations,
         cuts,
@@ -373,7 +332,7 @@ fn report(sum: &Sum, start: Instant) {
         rotations,
         meanwhile,
         healed,
-    ] = sum.counts;
+    ] = sums.counts;
     let removals = match begun {
         0 => String::new(),
         _ => format!(
@@ -397,12 +356,12 @@ fn report(sum: &Sum, start: Instant) {
     println!(
         "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{expansions}{clones}{keys}{events} events in {seconds:.0} s: \
          {rate:.1} seeds/s",
-        sum.seeds, sum.failed
+        sums.ran, sums.failed
     );
 }
 
 fn one(options: &Options) -> ExitCode {
-    let story = Story::of_seed(options.start, options);
+    let story = Story::of_seed(options.seeds.start, options);
     let plan = story.plan();
     println!("{story:#?}");
     let world = World::new(plan.seed);
@@ -443,9 +402,9 @@ fn one(options: &Options) -> ExitCode {
 }
 
 fn canary(options: &Options) -> ExitCode {
-    let seeds = options.seeds.min(50);
+    let seeds = options.seeds.first(50);
     let mut caught = 0;
-    for seed in options.start..options.start + seeds {
+    for seed in seeds.clone() {
         match attempt(&Story::Mixed(Plan::canary(seed)), &World::new(seed), None) {
             Ok(_) => println!("seed {seed}: not caught"),
             Err(failure) => {
@@ -454,7 +413,8 @@ fn canary(options: &Options) -> ExitCode {
             }
         }
     }
-    println!("{caught} of {seeds} worlds with lying flushes were caught");
+    let worlds = seeds.end - seeds.start;
+    println!("{caught} of {worlds} worlds with lying flushes were caught");
     if caught > 0 {
         ExitCode::SUCCESS
     } else {

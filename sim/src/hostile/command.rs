@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Reached, run};
-use crate::workers::{self, Seeds};
+use crate::workers::{self, SeedOptions};
 
 /// Address space of a worker: several times what a healthy pool takes.
 const WORKER_BYTES_MAX: u64 = 2 << 30;
@@ -18,14 +18,6 @@ const SEED_TIME_MAX: Duration = Duration::from_secs(120);
 /// Seeds that one worker process runs at most before it is replaced.
 const SEEDS_PER_WORKER_MAX: u64 = 200;
 
-#[derive(Clone)]
-struct Options {
-    seeds: u64,
-    start: u64,
-    jobs: u64,
-    worker: bool,
-}
-
 /// Runs the command, when it is ours.
 #[must_use]
 pub fn main(args: &[String]) -> Option<ExitCode> {
@@ -33,24 +25,12 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
     if command != "hostile" {
         return None;
     }
-    let mut options = Options {
-        seeds: 1000,
-        start: 0,
-        jobs: 2,
-        worker: false,
-    };
+    let mut options = SeedOptions::default();
     let mut rest = rest.iter();
     while let Some(arg) = rest.next() {
-        let mut number = || rest.next().and_then(|text| text.parse::<u64>().ok());
-        match arg.as_str() {
-            "--seeds" => options.seeds = number()?,
-            "--start" => options.start = number()?,
-            "--jobs" => options.jobs = number()?.max(1),
-            "--worker" => options.worker = true,
-            other => {
-                eprintln!("sanbox-sim hostile: what is {other}?");
-                return Some(ExitCode::from(2));
-            }
+        if !options.take(arg, &mut rest)? {
+            eprintln!("sanbox-sim hostile: what is {arg}?");
+            return Some(ExitCode::from(2));
         }
     }
     if options.worker {
@@ -61,7 +41,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
 }
 
 /// A worker process: one line for each seed. A seed that takes too long ends it.
-fn work(options: &Options) {
+fn work(options: &SeedOptions) {
     workers::become_worker(WORKER_BYTES_MAX);
     let current = Arc::new(AtomicU64::new(options.start));
     let watched = current.clone();
@@ -78,7 +58,7 @@ fn work(options: &Options) {
             }
         }
     });
-    for seed in options.start..options.start + options.seeds {
+    for seed in options.seeds() {
         current.store(seed, Ordering::Relaxed);
         match std::panic::catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(Ok(outcome)) => {
@@ -96,10 +76,9 @@ fn work(options: &Options) {
     }
 }
 
-fn campaign(options: &Options) -> ExitCode {
+fn campaign(options: &SeedOptions) -> ExitCode {
     let began = Instant::now();
-    let range = options.start..options.start + options.seeds;
-    let supply = Seeds::new(range, options.jobs, SEEDS_PER_WORKER_MAX);
+    let supply = options.supply(SEEDS_PER_WORKER_MAX);
     let words = ["hostile", "--worker"].map(str::to_owned);
     let (mut seeds, mut failed, mut counts) = (0_u64, 0_u64, [0_u64; 3]);
     let mut reported = Instant::now();

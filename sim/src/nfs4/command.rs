@@ -3,12 +3,11 @@
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use world::World;
 
 use super::scenario::{Failure, Flaw, Outcome, Plan, run_and_tell};
-use crate::workers::{self, Seeds};
+use crate::workers::{self, SeedOptions, Sums};
 
 /// Seeds that one worker process runs at most before it is replaced.
 const SEEDS_PER_WORKER_MAX: u64 = 500;
@@ -17,12 +16,9 @@ const WORKER_BYTES_MAX: u64 = 2 << 30;
 
 #[derive(Clone, Copy, Debug)]
 struct Options {
-    seeds: u64,
-    start: u64,
-    jobs: u64,
+    seeds: SeedOptions,
     /// Each seed is run twice, and both runs compared.
     twice: bool,
-    worker: bool,
     /// One seed, and more about it; all that happens.
     one: bool,
     trace: bool,
@@ -38,29 +34,24 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         return None;
     }
     let mut options = Options {
-        seeds: 1000,
-        start: 0,
-        jobs: 2,
+        seeds: SeedOptions::default(),
         twice: false,
-        worker: false,
         one: false,
         trace: false,
         canary: false,
     };
     let mut rest = rest.iter();
     while let Some(arg) = rest.next() {
-        let mut number = || rest.next().and_then(|text| text.parse::<u64>().ok());
+        if options.seeds.take(arg, &mut rest)? {
+            continue;
+        }
         match arg.as_str() {
-            "--seeds" => options.seeds = number()?,
-            "--start" => options.start = number()?,
-            "--jobs" => options.jobs = number()?.max(1),
             "--twice" => options.twice = true,
             "--trace" => options.trace = true,
             "--canary" => options.canary = true,
-            "--worker" => options.worker = true,
             text if text.parse::<u64>().is_ok() => {
                 options.one = true;
-                options.start = text.parse().ok()?;
+                options.seeds.start = text.parse().ok()?;
             }
             other => {
                 eprintln!("sanbox-sim nfs4: what is {other}?");
@@ -68,7 +59,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             }
         }
     }
-    Some(if options.worker {
+    Some(if options.seeds.worker {
         work(&options)
     } else if options.canary {
         canary(&options)
@@ -129,7 +120,7 @@ fn numbers(outcome: &Outcome) -> [u64; 12] {
 
 fn work(options: &Options) -> ExitCode {
     workers::become_worker(WORKER_BYTES_MAX);
-    for seed in options.start..options.start + options.seeds {
+    for seed in options.seeds.seeds() {
         match attempt_and_compare(seed, options.twice) {
             Ok(outcome) => {
                 let numbers = numbers(&outcome).map(|number| number.to_string());
@@ -142,26 +133,21 @@ fn work(options: &Options) -> ExitCode {
 }
 
 fn campaign(options: &Options) -> ExitCode {
-    let start = Instant::now();
-    let range = options.start..options.start + options.seeds;
-    let seeds = Seeds::new(range, options.jobs, SEEDS_PER_WORKER_MAX);
+    let supply = options.seeds.supply(SEEDS_PER_WORKER_MAX);
     let mut words = vec!["nfs4".to_owned(), "--worker".to_owned()];
     words.extend(options.twice.then(|| "--twice".to_owned()));
-    let (mut ran, mut failed, mut sums) = (0, 0, [0; 12]);
-    workers::run(&seeds, &words, "FAILED", |line| {
-        ran += 1;
-        if let Some(rest) = line.strip_prefix("ok ") {
-            let numbers = rest.split(' ').skip(1);
-            for (sum, number) in sums.iter_mut().zip(numbers) {
-                *sum += number.parse::<u64>().unwrap_or(0);
-            }
-        } else {
-            failed += 1;
-            println!("{}", line.replace("\\n", "\n"));
-        }
-    });
-    let seconds = start.elapsed().as_secs_f64();
-    let rate = f64::from(u32::try_from(ran).unwrap_or(u32::MAX)) / seconds;
+    let sums = workers::sum(&supply, &words, report);
+    report(&sums);
+    if sums.failed == 0 && sums.ran == options.seeds.count {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn report(sums: &Sums<12>) {
+    let (seconds, rate) = sums.pace();
+    let Sums { ran, failed, .. } = sums;
     let [
         cuts,
         virtual_seconds,
@@ -175,23 +161,18 @@ fn campaign(options: &Options) -> ExitCode {
         taken,
         reclaims,
         repeats,
-    ] = sums;
+    ] = sums.counts;
     println!(
         "{ran} seeds ({failed} failed) in {seconds:.0} s: {rate:.1} seeds/s; {virtual_seconds} s of simulated time, {cuts} power cuts\n\
          {opens} opens, {locks} locks, {delegations} delegations ({recalls} recalled), {writes} writes, {reads} reads, \
          {cached} in caches\n\
          {taken} taken after a lease, {reclaims} reclaimed, {repeats} repeats answered from their slots"
     );
-    if failed == 0 && ran == options.seeds {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
 }
 
 /// Runs worlds with each flaw; every flaw has to be found in some.
 fn canary(options: &Options) -> ExitCode {
-    let seeds = options.start..options.start + options.seeds.min(50);
+    let seeds = options.seeds.first(50);
     let mut blind = false;
     for flaw in [Flaw::LyingFlush, Flaw::FastClock, Flaw::NoRecord] {
         let failed = |seed: &u64| {
@@ -210,7 +191,7 @@ fn canary(options: &Options) -> ExitCode {
 }
 
 fn one(options: &Options) -> ExitCode {
-    let seed = options.start;
+    let seed = options.seeds.start;
     println!("{:#?}", Plan::of_seed(seed));
     let result = match options.trace {
         true => attempt(seed, &World::new(seed), true),
