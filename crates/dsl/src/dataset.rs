@@ -322,11 +322,7 @@ impl Dataset {
                 });
             }
             // A little more than the limit may be in flight: estimates are generous.
-            let soft = if limit == u64::MAX {
-                limit
-            } else {
-                limit + (limit >> 5)
-            };
+            let soft = limit.saturating_add(limit / INFLIGHT_BEYOND_LIMIT);
             if used.saturating_add(inflight) >= soft {
                 return Err(Shortage::Retry);
             }
@@ -438,6 +434,10 @@ impl Dataset {
         }
     }
 }
+
+/// The part of a limit that may be in flight beyond it.
+// OpenZFS: module/zfs/dsl_dir.c, dsl_dir_tempreserve_impl has a thirty-second, and counts what is dirty 24 times (spa_asize_inflation)
+const INFLIGHT_BEYOND_LIMIT: u64 = 32 * 24;
 
 /// Freed blocks become allocatable after two further txgs.
 const WAITS_FOR_DEFERRED_FREES: u32 = 4;

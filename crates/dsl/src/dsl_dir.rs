@@ -169,13 +169,52 @@ pub(crate) fn available_below(
     pool_size: u64,
     with_inflight: bool,
 ) -> u64 {
+    let used_of = |dir: &DslDir| {
+        let inflight = if with_inflight { dir.inflight() } else { 0 };
+        dir.phys().used_bytes.saturating_add(inflight)
+    };
+    room_of(dir, ancestor, delta, pool_size, used_of)
+}
+
+/// As [`available`], where `charged` is used besides what is on disk.
+pub(crate) fn available_beside(dir: &Rc<DslDir>, pool_size: u64, charged: &SpaceCharged) -> u64 {
+    let used_of = |dir: &DslDir| {
+        let more = charged.0.get(&dir.object).copied().unwrap_or(0);
+        dir.phys().used_bytes.saturating_add(more)
+    };
+    room_of(dir, None, 0, pool_size, used_of)
+}
+
+/// Space that changes take which are checked together, by directory.
+#[derive(Default)]
+pub(crate) struct SpaceCharged(BTreeMap<ObjectId, u64>);
+
+impl SpaceCharged {
+    /// Adds what a change takes in a directory, and in those above it as far as it does not fit into reservations.
+    pub(crate) fn add(&mut self, dir: &Rc<DslDir>, bytes: u64) {
+        let mut growth = bytes;
+        for dir in dir.chain() {
+            let d = dir.phys();
+            let noted = self.0.entry(dir.object).or_insert(0);
+            let before = d.used_bytes.saturating_add(*noted);
+            *noted = noted.saturating_add(growth);
+            let above = space::charged(before, d.reserved, space::signed(growth));
+            growth = u64::try_from(above).unwrap_or(0);
+        }
+    }
+}
+
+fn room_of(
+    dir: &Rc<DslDir>,
+    ancestor: Option<ObjectId>,
+    delta: u64,
+    pool_size: u64,
+    used_of: impl Fn(&DslDir) -> u64,
+) -> u64 {
     let mut room = u64::MAX;
     for dir in dir.chain().iter().rev() {
         let phys = dir.phys();
-        let mut used = phys.used_bytes;
-        if with_inflight {
-            used = used.saturating_add(dir.inflight());
-        }
+        let mut used = used_of(dir);
         let mut limit = if phys.quota == 0 {
             u64::MAX
         } else {

@@ -121,11 +121,15 @@ impl Loaded {
         std::mem::take(&mut *self.dirty_datasets.borrow_mut())
     }
 
-    /// A txg is on disk: the space of its transactions is no longer in flight, and idle datasets are evicted.
-    pub(crate) fn synced(&self, txg: Txg) {
+    /// What the transactions of a txg changed was written, and counts as used: it is no longer in flight.
+    pub(crate) fn end_inflight(&self, txg: Txg) {
         for dir in self.dirs.borrow().values() {
             dir.end_inflight(txg);
         }
+    }
+
+    /// A txg is on disk: idle datasets are evicted.
+    pub(crate) fn synced(&self, txg: Txg) {
         for state in self.datasets.borrow().values() {
             let Some(log) = state.log() else { continue };
             log.synced(txg);

@@ -14,7 +14,7 @@ use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType, Txg};
 
 use crate::dataset_state::DatasetState;
-use crate::dsl_dir::{DslDir, available};
+use crate::dsl_dir::{DslDir, SpaceCharged, available, available_beside};
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, ImmutableError, Refusals, Result};
 use crate::immutable::{IMMUTABLE_PROPERTY, parse_time};
@@ -118,9 +118,10 @@ impl DslPool {
             return DslError::if_refused(vec![(name.clone(), DslError::NoSpace)]);
         }
         let mut more: BTreeMap<ObjectId, (Rc<DslDir>, u64)> = BTreeMap::new();
+        let mut charged = SpaceCharged::default();
         for (number, name) in wanted.iter().enumerate() {
             self.yield_every(number).await;
-            match self.check_snapshot(name, txg).await {
+            match self.check_snapshot(name, txg, &mut charged).await {
                 Ok(dir) => {
                     for dir in dir.chain() {
                         more.entry(dir.object).or_insert((dir, 0)).1 += 1;
@@ -141,7 +142,13 @@ impl DslPool {
         DslError::if_refused(refused)
     }
 
-    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<Txg>) -> Result<Rc<DslDir>> {
+    /// Checks one of several snapshots; those before it take the space that was `charged`.
+    async fn check_snapshot(
+        self: &Rc<Self>,
+        name: &str,
+        txg: Option<Txg>,
+        charged: &mut SpaceCharged,
+    ) -> Result<Rc<DslDir>> {
         namecheck::check(name, DatasetKind::Snapshot)?;
         let parts = split(name);
         let missing = || DslError::NotFound {
@@ -166,10 +173,15 @@ impl DslPool {
         if phys.flags & dataset_flags::INCONSISTENT != 0 {
             return Err(DslError::Busy { name: name.into() });
         }
-        // The unique space that becomes the snapshot's is charged in addition to the refreservation.
+        // The unique space that becomes the snapshot's is charged in addition to the refreservation. It is known in syncing
+        // context, where what was written in this txg is counted already, and what comes later is in no snapshot.
+        // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_snapshot_reserve_space
         let charge = phys.unique_bytes.min(head.ref_reserved.get());
-        if charge > available(&dir, self.pool_size(0), true) {
-            return Err(DslError::NoSpace);
+        if txg.is_some() && charge > 0 {
+            if charge > available_beside(&dir, self.pool_size(0), charged) {
+                return Err(DslError::NoSpace);
+            }
+            charged.add(&dir, charge);
         }
         Ok(dir)
     }

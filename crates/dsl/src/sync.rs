@@ -154,6 +154,8 @@ impl DslPool {
         }
         let mut changed = self.sync_datasets(txg, pass, &tx).await?;
         if pass == 1 {
+            // Before the tasks, which would find it counted twice.
+            self.loaded.end_inflight(txg);
             changed |= self.run_tasks(txg, &tx).await?;
             if let Some(error) = self.sync.poisoned() {
                 return Err(error);

@@ -244,6 +244,7 @@ impl Rig {
             ["promote", name] => hierarchy.promote(name).await,
             ["rollback", name] => hierarchy.rollback(name, None).await,
             ["write", name, mib] => self.write(name, number(mib)).await,
+            ["write-unsynced", name, mib] => self.write_unsynced(name, number(mib)).await,
             ["truncate", name] => self.truncate(name).await,
             ["snapshot", ref names @ ..] => {
                 return refusals(hierarchy.snapshot(&owned(names), &[]).await);
@@ -319,8 +320,14 @@ impl Rig {
         self.hierarchy.set_properties(name, settings).await
     }
 
-    /// Writes so many MiB of incompressible bytes at the start of the dataset's data.
+    /// As [`Rig::write_unsynced`], and waits until they are on disk.
     async fn write(&self, name: &str, mib: u64) -> dsl::Result<()> {
+        self.write_unsynced(name, mib).await?;
+        Ok(self.services.clock.sync_all().await?)
+    }
+
+    /// Writes so many MiB of incompressible bytes at the start of the dataset's data.
+    async fn write_unsynced(&self, name: &str, mib: u64) -> dsl::Result<()> {
         let dataset = self.hierarchy.dataset(name).await?;
         let mut block = vec![0; BLOCK as usize];
         for number in 0..(mib << 20) / u64::from(BLOCK) {
@@ -330,7 +337,7 @@ impl Rig {
             let offset = number * u64::from(BLOCK);
             dataset.objset().write(DATA, offset, &block, &tx).await?;
         }
-        Ok(self.services.clock.sync_all().await?)
+        Ok(())
     }
 
     async fn truncate(&self, name: &str) -> dsl::Result<()> {

@@ -160,6 +160,42 @@ fn a_refreservation_is_there_again_after_a_snapshot() {
 }
 
 #[test]
+fn a_snapshot_needs_room_beside_the_refreservation_and_not_for_what_is_on_its_way_as_well() {
+    check(&[
+        ("create p/a quota=25M refreservation=10M", ""),
+        ("write-unsynced p/a 7", ""),
+        ("snapshot p/a@1", ""),
+        ("write-unsynced p/a 7", ""),
+        ("snapshot p/a@2", ""),
+        ("write-unsynced p/a 7", ""),
+        ("snapshot p/a@3", "p/a@3: out of space"),
+    ]);
+}
+
+#[test]
+fn snapshots_taken_together_have_room_together() {
+    check(&[
+        ("create p/a quota=30M", ""),
+        ("create p/a/b refreservation=10M", ""),
+        ("create p/a/c refreservation=10M", ""),
+        ("write p/a/b 7", ""),
+        ("write p/a/c 7", ""),
+        ("snapshot p/a/b@1 p/a/c@1", "p/a/c@1: out of space"),
+        ("snapshot p/a/b@1", ""),
+        ("snapshot p/a/c@1", "p/a/c@1: out of space"),
+    ]);
+}
+
+#[test]
+fn a_writer_that_does_not_wait_goes_hardly_beyond_a_quota() {
+    check(&[
+        ("create p/a quota=96M", ""),
+        ("write-unsynced p/a 120", "out of space"),
+        ("mib used p/a", "96"),
+    ]);
+}
+
+#[test]
 fn space_is_what_it_was_after_the_next_import() {
     run(|mut rig| async move {
         rig.check(&[
