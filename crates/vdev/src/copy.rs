@@ -54,7 +54,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the bytes of a range as each device has them, one that cannot be read standing in for by the next.
+    /// Returns the bytes of a range as each device has them that has all of them, one that cannot be read standing in for by the next.
+    /// What a device missed would be lost for good.
     async fn copies(&self, at: Location) -> Result<Vec<IoBuf>, VdevError> {
         let top = self.top_for(at)?;
         if top.is_striped() || top.is_removed() {
@@ -62,10 +63,7 @@ impl Tree {
         }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let mut leaves = top.leaves();
-        leaves.retain(|leaf| leaf.is_readable());
-        if leaves.iter().any(|leaf| !leaf.writes.is_stale()) {
-            leaves.retain(|leaf| !leaf.writes.is_stale());
-        }
+        leaves.retain(|leaf| leaf.is_readable() && !leaf.writes.is_stale());
         let timeout = self.timeout(&top);
         let reads = leaves
             .iter()

@@ -399,6 +399,17 @@ impl Tree {
         })
     }
 
+    /// Whether a device of the vdev can be read and has all that was written to it.
+    #[must_use]
+    pub fn has_whole_copy(&self, vdev: u32) -> bool {
+        self.top(vdev).is_some_and(|top| {
+            let leaves = top.leaves();
+            leaves
+                .iter()
+                .any(|leaf| leaf.is_readable() && !leaf.writes.is_stale())
+        })
+    }
+
     /// Whether a top-level vdev is for intent logs alone.
     #[must_use]
     pub fn is_log(&self, vdev: u32) -> bool {

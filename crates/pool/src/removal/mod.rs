@@ -188,12 +188,8 @@ impl ImportedPool {
                 return Err(PoolError::NoSpace);
             }
         }
-        let config = self.top_config(id)?;
-        let leaves = leaves_of(&config);
-        if leaves
-            .iter()
-            .any(|leaf| !self.devices.dtls.missing(leaf.guid.0).is_empty())
-        {
+        // What is copied is read from devices that have all of it; the others need not be there.
+        if !self.tree().has_whole_copy(id) {
             return Err(PoolError::InUse(BUSY));
         }
         if !self.tree().takes_writes(id) {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use vdev::{AllocationBias, VdevKind};
 
-use super::{Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason, VdevStatus};
+use super::{
+    Health, IoTotals, LeafActivityState, PoolState, PoolStatus, RebuildState, StatusReason,
+    VdevStatus,
+};
 use crate::auxiliary::AuxiliaryKind;
 use crate::config::pool_state;
 use crate::initialize_trim::LeafActivity;
@@ -93,6 +96,9 @@ impl ImportedPool {
             top.fragmentation_percent = self.space().fragmentation(id);
             top.expandable_bytes = self.expandable_bytes(id);
             top.removing = self.activities.removal.vdev() == Some(id);
+            if top.removing {
+                rest_leaf_work(top);
+            }
             top.rebuild = self.rebuild_status(id);
             if self.store().is_idle(id) && !top.is_log {
                 mark_idle(top);
@@ -300,6 +306,17 @@ impl ImportedPool {
             is_over && end > scan.end_time
         })
     }
+}
+
+/// Trims and initializations of a vdev that leaves stand still, and go on where its removal is given up.
+// OpenZFS: cmd/zpool/zpool_main.c, print_status_trim (vs_scan_removing)
+fn rest_leaf_work(vdev: &mut VdevStatus) {
+    for work in [&mut vdev.trim, &mut vdev.initialize] {
+        if work.state == LeafActivityState::Active {
+            work.state = LeafActivityState::None;
+        }
+    }
+    vdev.children.iter_mut().for_each(rest_leaf_work);
 }
 
 fn mark_idle(vdev: &mut VdevStatus) {

@@ -519,6 +519,35 @@ fn devices_go_away_during_an_evacuation() {
     }
 }
 
+/// A vdev leaves when one of its devices has all of its data, whatever the others missed: that one is copied from.
+#[test]
+fn a_mirror_leaves_by_the_device_that_has_its_data() {
+    for (seed, away) in [(872, 2), (873, 3)] {
+        let world = world(seed, 4, 192 * MIB);
+        let mut recorder = Recorder::default();
+        let mut rng = world.rng();
+        let tuning = short();
+        run(&world, async |handle| {
+            let pool = create_with(&handle, mirrors(), &tuning).await;
+            fill(&pool, &mut rng, &mut recorder, 6).await;
+            let leaves = pool.tree().leaves();
+            for leaf in [&leaves[1], &leaves[away]] {
+                pool.offline(leaf.guid.0, false).await.expect("offline");
+            }
+            fill(&pool, &mut rng, &mut recorder, 6).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
+            pool.remove(top(&pool, 1)).await.expect("remove");
+            removed(&handle, &pool).await;
+            compare(&root(&pool).await, &recorder.now, "removed").await;
+            pool.online(leaves[1].guid.0).await.expect("online");
+            pool.wait_scan().await.expect("resilver");
+            scrub_is_clean(&pool).await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, &format!("seed {seed}, removed"));
+    }
+}
+
 /// A device that is away while blocks are copied to its mirror gets them when it is back.
 #[test]
 fn what_a_device_missed_of_an_evacuation_is_resilvered() {

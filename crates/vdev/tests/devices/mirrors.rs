@@ -116,6 +116,38 @@ fn a_half_that_vanishes_is_left_behind_and_told() {
     }));
 }
 
+/// Where the half that has everything cannot be read any more, nothing is copied: what the other one missed would be gone for good.
+#[test]
+fn what_a_half_missed_is_not_copied_from_it() {
+    let world = world_of(1, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
+        inner.vanish("/a");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
+        tree.flush().await.expect("one half is enough");
+        inner.bring_back("/a");
+        assert_eq!(tree.reopen().await, 1);
+        assert!(tree.has_whole_copy(0));
+        tree.copy(at(0), at(1)).await.expect("from the other half");
+        tree.read(at(1), IoClass::SyncRead, is(content(0, 1)))
+            .await
+            .expect("reads");
+        inner.vanish("/b");
+        // The first one finds that it is gone.
+        for _ in 0..2 {
+            let refused = tree.copy(at(0), at(2)).await;
+            assert!(
+                matches!(refused, Err(vdev::CopyFailure::Source(_))),
+                "{refused:?}"
+            );
+        }
+        assert!(!tree.has_whole_copy(0));
+    }));
+}
+
 #[test]
 fn a_write_missed_here_and_a_flush_failed_there_is_a_loss_and_said() {
     let world = world_of(2, &["/a", "/b"]);
