@@ -52,6 +52,7 @@ mod logs;
 mod menu;
 mod missing;
 mod mount_stress;
+mod mounts;
 mod multihost;
 mod nbd;
 mod newest_features;

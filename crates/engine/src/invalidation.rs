@@ -24,6 +24,8 @@ pub enum Invalidation {
     Name(FileId, Vec<u8>),
     /// The names in `.zfs/snapshot`: snapshots were destroyed or renamed.
     Snapshots,
+    /// The attributes of the root directory, which counts `.zfs` among its links where it lists it.
+    Root,
     /// Everything, after a rollback or a receive.
     Everything,
 }

@@ -13,11 +13,14 @@ use crate::pool_property::PropertyEntry;
 use crate::statistics::{PoolStatistics, Replay, Replays, TuningChange};
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetPage, DatasetProperty, DestroyOptions,
-    EngineError, FsHandle, PropertyQuery, SnapshotPage, SnapshotPosition, VolumeHandle, VolumePlan,
+    EngineError, FsHandle, Invalidation, PropertyQuery, SnapshotPage, SnapshotPosition,
+    VolumeHandle, VolumePlan,
 };
 
 /// Value of the property `keystatus` of a dataset whose key is not loaded.
 const KEY_UNAVAILABLE: u64 = 1;
+/// The property that decides whether the root directory lists `.zfs`.
+const SNAPDIR: &str = "snapdir";
 
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
 #[derive(Clone, Debug)]
@@ -526,11 +529,16 @@ impl PoolHandle {
                 settings.iter().map(|(name, _)| of_property(name)).collect();
             let permissions: Vec<&str> = permissions.iter().map(String::as_str).collect();
             let needs = vec![on(dataset, &permissions)];
+            let shows_control = settings.iter().any(|(name, _)| name == SNAPDIR);
             let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
-            self.run_permitted(needs, move |context| async move {
+            let set = self.run_permitted(needs, move |context| async move {
                 context.set_dataset_properties(&dataset, &settings).await
-            })
-            .await
+            });
+            let set = set.await;
+            if shows_control {
+                self.notify(None, Invalidation::Root).await;
+            }
+            set
         })
     }
 
@@ -547,11 +555,16 @@ impl PoolHandle {
     ) -> Request<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let needs = vec![on(dataset, &[&of_property(property)])];
+            let shows_control = property == SNAPDIR;
             let (dataset, property) = (dataset.to_owned(), property.to_owned());
-            self.run_permitted(needs, move |context| async move {
+            let inherited = self.run_permitted(needs, move |context| async move {
                 context.inherit(&dataset, &property, received).await
-            })
-            .await
+            });
+            let inherited = inherited.await;
+            if shows_control {
+                self.notify(None, Invalidation::Root).await;
+            }
+            inherited
         })
     }
 

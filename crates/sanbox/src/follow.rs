@@ -22,7 +22,7 @@ pub(crate) enum Change {
     Point,
     /// `mountpoint`, of everything below as well.
     Points,
-    /// `canmount` becomes `off`.
+    /// `canmount` becomes `off`: a file system that is mounted leaves, for a moment with what lies below its mount point.
     Off,
     /// Its name.
     Name,
@@ -84,18 +84,23 @@ impl Affected {
         let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await else {
             return Ok(Self::default());
         };
+        let mounts = appliance.mounts();
+        let is_mounted = |info: &DatasetInfo| mounts.mounted(info.guid).is_some();
+        if change == Change::Off && !found.first().is_some_and(is_mounted) {
+            return Ok(Self::default());
+        }
         let concerns = |info: &&DatasetInfo| match change {
             Change::Points | Change::AllLists => true,
-            Change::Point => info.name == root || inherits(info, "mountpoint", root, true),
+            Change::Point | Change::Off => {
+                info.name == root || inherits(info, "mountpoint", root, true)
+            }
             Change::Lists => info.name == root || inherits(info, "acltype", root, true),
-            Change::Off => info.name == root,
             Change::Name => inherits(info, "mountpoint", root, false),
         };
         let mut affected = Self {
             others_too: matches!(change, Change::Point | Change::Points),
             ..Self::default()
         };
-        let mounts = appliance.mounts();
         for info in found.iter().filter(concerns).rev() {
             affected.all.insert(info.guid);
             let Some(point) = mounts.mounted(info.guid) else {

@@ -3,6 +3,8 @@
 //! Mounting is by FUSE and needs a daemon that lives on after the command; NFS and SMB need no such mount, the
 //! daemon serves shared datasets from the engine itself, and Samba by mounts of its own.
 
+use std::collections::BTreeSet;
+
 use engine::property::{DatasetKind, Property};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use serde_json::{Map, json};
@@ -389,14 +391,22 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
             return Err(session.misuse("too many arguments"));
         }
         let mut failed = false;
+        let mut pools = BTreeSet::new();
         for (name, _) in session.appliance.mounts().list().into_iter().rev() {
             match session.appliance.mounts().unmount_name(&name, force).await {
-                Ok(()) if unload => failed |= keys::unload_root(session, &name).await.is_err(),
-                Ok(()) => {}
+                Ok(()) => {
+                    failed |= unload && keys::unload_root(session, &name).await.is_err();
+                    pools.extend(name.split('/').next().map(str::to_owned));
+                }
                 Err(why) => {
                     session.out.error(format!("cannot unmount '{name}': {why}"));
                     failed = true;
                 }
+            }
+        }
+        for pool in pools {
+            if let Ok((pool, _)) = open(session, &pool, &PropertyQuery::None).await {
+                write_out(&pool).await;
             }
         }
         session.appliance.datasets_changed().await;
@@ -451,7 +461,15 @@ async fn unmount_with_below(session: &Session, target: &str, force: bool, unload
             }
         }
     }
+    write_out(&pool).await;
     Ok(())
+}
+
+/// Waits until what was written to a file system that is unmounted now is on disk, as that of any other would be.
+// OpenZFS: module/os/linux/zfs/zfs_vfsops.c, zfsvfs_teardown
+async fn write_out(pool: &PoolHandle) {
+    // A pool that is suspended, or read-only, says so elsewhere.
+    drop(pool.sync().await);
 }
 
 /// Reads the protocol that may stand behind `-a`: one of them, or both.

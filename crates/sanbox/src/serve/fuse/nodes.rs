@@ -360,6 +360,9 @@ impl Shared {
                     let _ = kernel.inval_inode(INodeNo(dir), -1, 0);
                 }
             }
+            Invalidation::Root => {
+                let _ = kernel.inval_inode(INodeNo(ROOT), -1, 0);
+            }
             Invalidation::Everything => {
                 // A file system that is going away has none: requests say so.
                 if let Ok(root) = runtime.block_on(self.fs.root()) {

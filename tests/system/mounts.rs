@@ -1,0 +1,83 @@
+//! Mounts and what is set or done about them: what `canmount` takes along, what is on disk once a file system is unmounted, and
+//! attributes that follow a property at once.
+
+use crate::cli::Place;
+use crate::snapdir::can_mount;
+
+fn pool(place: &Place) {
+    let made = place.run(
+        "truncate -s 128M a && zpool create -O mountpoint=$PWD/m tank $PWD/a && zfs create tank/b && zfs create tank/b/c && \
+         zfs create -o mountpoint=$PWD/e tank/e && zfs mount -a && zfs mount | wc -l",
+    );
+    assert_eq!(made, "4\n");
+}
+
+#[test]
+fn a_file_system_that_may_not_be_mounted_leaves_from_below_others() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0"]);
+    pool(&place);
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    check("echo x > m/b/c/f; zfs set canmount=off tank", "");
+    check(
+        "zfs mount | cut -d' ' -f1 | sort; cat m/b/c/f",
+        "tank/b\ntank/b/c\ntank/e\nx\n",
+    );
+    // One that is busy keeps all where they are.
+    check(
+        "cd m/b/c; zfs set canmount=off tank/b 2>&1 | grep -c 'cannot unmount'; cd ../../..; zfs mount | wc -l; \
+         zfs get -H -o value canmount tank/b; cat m/b/c/f",
+        "1\n3\non\nx\n",
+    );
+    // Of one that is not mounted nothing moves.
+    check("cd m/b/c; zfs set canmount=off tank", "");
+    check("zfs unmount -a; zfs mount", "");
+    place.stop();
+}
+
+#[test]
+fn what_was_written_is_on_disk_when_a_file_system_is_unmounted() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0"]);
+    pool(&place);
+    assert_eq!(place.run("echo one > e/f; zfs unmount tank/e"), "");
+    place.kill();
+    place.serve(&["--nfs-port", "0"]);
+    assert_eq!(place.run("sanbox cat tank/e:/f"), "one\n");
+    assert_eq!(
+        place.run("zfs mount -a; echo two > e/f; echo three > m/b/f; zfs unmount -a"),
+        ""
+    );
+    place.kill();
+    place.serve(&["--nfs-port", "0"]);
+    assert_eq!(
+        place.run("sanbox cat tank/e:/f; sanbox cat tank/b:/f"),
+        "two\nthree\n"
+    );
+    place.stop();
+}
+
+#[test]
+fn the_links_of_a_root_follow_snapdir_at_once() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0"]);
+    pool(&place);
+    for _ in 0..3 {
+        let links = place.run(
+            "stat -c %h e m/b/c; zfs set snapdir=visible tank; stat -c %h e m/b/c; zfs set snapdir=hidden tank/e; stat -c %h e m/b/c; \
+             zfs inherit snapdir tank/e; stat -c %h e; zfs inherit snapdir tank; stat -c %h e m/b/c",
+        );
+        assert_eq!(links, "2\n2\n3\n3\n2\n3\n3\n2\n2\n");
+    }
+    assert_eq!(place.run("zfs unmount -a"), "");
+    place.stop();
+}
