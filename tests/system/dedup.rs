@@ -64,6 +64,12 @@ fn equal_blocks_are_stored_once() {
             rows.contains("DDT entries") && rows.contains("Total"),
             "{rows}"
         );
+        let json = place.run("zpool status -jD --json-int tank");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let table = &json["pools"]["tank"]["dedup_stats"];
+        let entries = table["obj_count"].as_u64().expect("a number");
+        assert!(rows.contains(&format!("DDT entries {entries},")), "{rows}");
+        assert_eq!(table["ddt_stats"]["total"]["blocks"], entries, "{table}");
         // Changed in place, removed, cut, overwritten by equal bytes; what others have stays.
         let changed = place.run(
             "printf x | dd of=m/a/1 bs=1 seek=100000 conv=notrunc status=none; rm m/a/2; truncate -s 100000 m/b/1; \

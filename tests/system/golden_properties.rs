@@ -171,8 +171,14 @@ fn usage(golden: &Golden, pool: &PoolHandle) -> Result<Vec<String>> {
             let mut ours: Vec<Vec<String>> = block_on(pool.usage(dataset, of))
                 .with_context(|| format!("{command} {dataset}"))?
                 .into_iter()
-                .map(|u| [u.id, u.used, u.quota, u.objects, u.object_quota])
-                .map(|row| row.iter().map(u64::to_string).collect())
+                .map(|u| {
+                    let objects = u
+                        .objects
+                        .map_or_else(|| "-".to_owned(), |count| count.to_string());
+                    let [id, used, quota, limit] =
+                        [u.id, u.used, u.quota, u.object_quota].map(|number| number.to_string());
+                    vec![id, used, quota, objects, limit]
+                })
                 .collect();
             ours.sort();
             theirs.sort();

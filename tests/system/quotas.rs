@@ -75,7 +75,7 @@ fn run() -> Result<()> {
     write(&fs, mine, 5_000_000)?;
     let users = block_on(pool.usage("quotas/fs", UsageOf::Groups))?;
     let limited = users.iter().find(|u| u.id == 2000).context("listed")?;
-    ensure!(limited.object_quota == 5 && limited.objects == 5);
+    ensure!(limited.object_quota == 5 && limited.objects == Some(5));
     drop((fs, pool));
     block_on(engine.end_pool("quotas", Ending::Export { command: None }))?;
     judge(&disks, "quotas")

@@ -67,8 +67,8 @@ pub struct Usage {
     pub id: u64,
     /// Bytes used.
     pub used: u64,
-    /// Files and directories.
-    pub objects: u64,
+    /// Files and directories; `None` where they are not counted.
+    pub objects: Option<u64>,
     /// Limit of bytes, 0 for none.
     pub quota: u64,
     /// Limit of files, 0 for none.
@@ -238,7 +238,7 @@ impl DslPool {
             };
             let usage = entry(&mut all, hex)?;
             if counts_objects {
-                usage.objects = value;
+                usage.objects = Some(value);
             } else {
                 usage.used = value;
             }

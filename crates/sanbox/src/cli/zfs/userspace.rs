@@ -250,8 +250,11 @@ fn cell(row: &Row, field: usize, literal: bool) -> String {
         2 if literal => row.usage.used.to_string(),
         2 => nice_bytes(row.usage.used),
         3 => limit(row.usage.quota, nice_bytes),
-        4 if literal => row.usage.objects.to_string(),
-        4 => nice_number(row.usage.objects),
+        4 => match row.usage.objects {
+            None => "-".to_owned(),
+            Some(count) if literal => count.to_string(),
+            Some(count) => nice_number(count),
+        },
         _ => limit(row.usage.object_quota, nice_number),
     }
 }

@@ -1,11 +1,12 @@
 //! `zpool ddtprune` and `zpool prefetch`, and what `zpool status -D` tells of the deduplication tables.
 
 use engine::{DedupStatistics, PoolHandle, Prune};
+use serde_json::{Map, Value, json};
 
 use super::open_pool;
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{nice_bytes, nice_number};
-use crate::cli::{Outcome, Session};
+use crate::cli::{Outcome, Session, json as forms};
 
 const DAY_SECONDS: u64 = 86_400;
 
@@ -170,11 +171,7 @@ pub(super) fn statistics_text(statistics: &DedupStatistics, exact: bool) -> Stri
         "------", "-----", "-----", "-----", "------", "-----", "-----", "-----",
     ];
     text.push_str(&row("------", lines));
-    let mut total = [0_u64; 8];
     for (log2, sums) in statistics.rows.iter().enumerate() {
-        for (total, sum) in total.iter_mut().zip(sums) {
-            *total = total.wrapping_add(*sum);
-        }
         if sums[0] > 0 {
             text.push_str(&row(
                 &nice_number(1 << log2),
@@ -184,10 +181,67 @@ pub(super) fn statistics_text(statistics: &DedupStatistics, exact: bool) -> Stri
     }
     text.push_str(&row(
         "Total",
-        nice_sums(&total).each_ref().map(String::as_str),
+        nice_sums(&total(statistics)).each_ref().map(String::as_str),
     ));
     text.push('\n');
     text
+}
+
+/// The same as JSON: numbers exactly as they are, or as people read them, as text or integers.
+// OpenZFS: cmd/zpool/zpool_main.c, dedup_stats_nvlist (names of keys)
+pub(super) fn statistics_json(statistics: &DedupStatistics, exact: bool, integers: bool) -> Value {
+    let number = |value: u64, nice: fn(u64) -> String| match exact || integers {
+        true => forms::text(&value.to_string(), integers),
+        false => Value::from(nice(value)),
+    };
+    let mut object = json!({ "obj_count": number(statistics.entries, nice_number) });
+    if statistics.entries == 0 {
+        object["ddt_object_stats"] = json!({});
+        return object;
+    }
+    object["dspace"] = number(statistics.disk_bytes, nice_number);
+    object["mspace"] = number(statistics.memory_bytes, nice_number);
+    // What of the tables is in memory is asked for apart.
+    object["cspace"] = number(0, nice_number);
+    let sums_json = |sums: &[u64; 8]| {
+        let keys = [
+            "blocks",
+            "logical_size",
+            "physical_size",
+            "deflated_size",
+            "ref_blocks",
+            "ref_lsize",
+            "ref_psize",
+            "ref_dsize",
+        ];
+        let cells = keys.iter().zip(sums).map(|(key, &value)| {
+            let nice = if key.ends_with("blocks") {
+                nice_number
+            } else {
+                nice_bytes
+            };
+            ((*key).to_owned(), number(value, nice))
+        });
+        Value::Object(cells.collect())
+    };
+    let rows = statistics.rows.iter().enumerate();
+    let histogram: Map<String, Value> = rows
+        .filter(|(_, sums)| sums[0] > 0)
+        .map(|(log2, sums)| (log2.to_string(), sums_json(sums)))
+        .collect();
+    object["ddt_stats"] = json!({ "total": sums_json(&total(statistics)), "histogram": histogram });
+    object
+}
+
+/// The sums of all rows.
+fn total(statistics: &DedupStatistics) -> [u64; 8] {
+    let mut total = [0_u64; 8];
+    for sums in &statistics.rows {
+        for (total, sum) in total.iter_mut().zip(sums) {
+            *total = total.wrapping_add(*sum);
+        }
+    }
+    total
 }
 
 fn nice_sums(sums: &[u64; 8]) -> [String; 8] {
@@ -243,5 +297,22 @@ refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE
         assert_eq!(statistics_text(&statistics, false), expected);
         let none = DedupStatistics::default();
         assert_eq!(statistics_text(&none, false), "\n dedup: no DDT entries\n");
+        // The same numbers in JSON.
+        let nice = statistics_json(&statistics, false, false);
+        assert_eq!(nice["dspace"], "732K");
+        assert_eq!(nice["ddt_stats"]["total"]["ref_lsize"], "58.1M");
+        assert_eq!(nice["ddt_stats"]["histogram"]["6"]["ref_blocks"], "2.38K");
+        let exact = statistics_json(&statistics, true, false);
+        assert_eq!(exact["ddt_stats"]["total"]["blocks"], "1307");
+        let integers = statistics_json(&statistics, false, true);
+        assert_eq!(integers["obj_count"], 1307);
+        assert_eq!(
+            integers["ddt_stats"]["histogram"]["6"]["logical_size"],
+            409_600
+        );
+        assert_eq!(
+            statistics_json(&none, false, false),
+            json!({ "obj_count": "0", "ddt_object_stats": {} })
+        );
     }
 }

@@ -5,7 +5,7 @@ mod json;
 mod model;
 mod text;
 
-use engine::PoolHandle;
+use engine::DedupStatistics;
 use serde_json::Map;
 
 use super::{NO_SCRIPTS, NameStyle, Stamp, Subject, dedup, repeat, subjects};
@@ -123,11 +123,6 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             }
         }
     }
-    if options.dedup && options.json {
-        return Err(
-            session.fail("zpool status -D: not in the JSON output of this version of sanbox yet")
-        );
-    }
     let again = repeat(session, &mut operands)?;
     let mut rounds = 0;
     loop {
@@ -144,13 +139,27 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
 }
 
-/// Prints what `-D` asks for.
-async fn dedup_text(session: &Session, pool: &PoolHandle, exact: bool) {
+/// Returns what `-D` asks for of an open pool.
+async fn dedup_statistics(
+    session: &Session,
+    pool: &Subject,
+    options: Options,
+) -> Option<DedupStatistics> {
+    let Subject::Open(pool) = pool else {
+        return None;
+    };
+    if !options.dedup {
+        return None;
+    }
     match pool.dedup_statistics().await {
-        Ok(statistics) => session.out.text(dedup::statistics_text(&statistics, exact)),
-        Err(error) => session
-            .out
-            .error(format!("zpool status -D: {}: {error}", pool.name())),
+        Ok(statistics) => Some(statistics),
+        Err(error) => {
+            let name = pool.name();
+            session
+                .out
+                .error(format!("zpool status -D: {name}: {error}"));
+            None
+        }
     }
 }
 
@@ -169,7 +178,12 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
                 } else {
                     status.name.clone()
                 };
-                objects.insert(key, pool_json(&model, options));
+                let mut object = pool_json(&model, options);
+                if let Some(found) = dedup_statistics(session, pool, options).await {
+                    object["dedup_stats"] =
+                        dedup::statistics_json(&found, options.exact, options.integers);
+                }
+                objects.insert(key, object);
             }
             continue;
         }
@@ -199,10 +213,10 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
         session
             .out
             .text(pool_text(&model, damaged.as_deref(), options));
-        if options.dedup
-            && let Subject::Open(pool) = pool
-        {
-            dedup_text(session, pool, options.exact).await;
+        if let Some(found) = dedup_statistics(session, pool, options).await {
+            session
+                .out
+                .text(dedup::statistics_text(&found, options.exact));
         }
     }
     if options.json {
