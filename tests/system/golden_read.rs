@@ -47,6 +47,8 @@ pub(crate) struct Changed {
     pub(crate) new_mtime: BTreeSet<String>,
     /// File systems made.
     pub(crate) datasets: BTreeSet<String>,
+    /// Volumes written to.
+    pub(crate) volumes: BTreeSet<String>,
     /// By file system: paths removed, and directories whose times and links that changed.
     pub(crate) paths: BTreeSet<(String, Vec<u8>)>,
 }
@@ -71,7 +73,7 @@ pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usiz
             dataset["guid"].to_string().trim_matches('"') == info.guid.to_string(),
             "{name}: guid"
         );
-        if !dataset["volume"].is_null() {
+        if !dataset["volume"].is_null() && !changed.volumes.contains(name) {
             volume(&pool, name, &dataset["volume"]).with_context(|| name.clone())?;
             files += 1;
         }
