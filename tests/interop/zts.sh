@@ -42,7 +42,7 @@ link() { # link DIRECTORIES NAMES
   done
 }
 link "$w/bin" "zpool zfs zinject"
-link "/usr/sbin /sbin /usr/bin /bin" "raidz_test"
+link "/usr/sbin /sbin /usr/bin /bin" "raidz_test zgenhostid"
 # OpenZFS's zstream asks its module about tokens.
 printf '#!/bin/bash\n[ "$1" != token ] || exec "%s" zstream "$@"\nexec /usr/sbin/zstream "$@"\n' "$w/bin/sanbox" >"$STF_PATH/zstream"
 # No cache file of OpenZFS's has our pools: zdb finds one by its devices, and reads what is on disk.
@@ -69,13 +69,16 @@ if mount -t overlay module -o "lowerdir=/sys/module,upperdir=$w/module/upper,wor
     echo 0 >"/sys/module/zfs/parameters/$parameter"
   done
 fi
+# Tests that set an id of this host want none to be there before; what they write to /etc stays here.
+mkdir "$w/module/etc" "$w/module/etc-work"
+if mount -t overlay etc -o "lowerdir=/etc,upperdir=$w/module/etc,workdir=$w/module/etc-work" /etc; then rm -f /etc/hostid; fi
 link "$STF_SUITE/bin" "$ZFSTEST_FILES"
 link "/usr/local/bin /usr/bin /usr/sbin /bin /sbin" "$SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX"
 ln -s /sbin/fsck.ext4 "$STF_PATH/fsck"; ln -s /sbin/mkfs.ext4 "$STF_PATH/newfs"
 
 disks=()
 unloop() { local disk; for disk in "${disks[@]}"; do losetup -d "/dev/$disk"; done; }
-trap 'zpool export -a -f >/dev/null 2>&1; unloop; umount /sys/module "$w/module" 2>/dev/null; finish' EXIT
+trap 'zpool export -a -f >/dev/null 2>&1; unloop; umount -l /etc /sys/module "$w/module" 2>/dev/null; finish' EXIT
 for i in 0 1 2; do
   truncate -s 4G "$FILEDIR/vdev$i"
   disk=$(losetup --show -f "$FILEDIR/vdev$i") || skip "no loop devices"
