@@ -58,14 +58,15 @@ impl Pool {
     /// Splits one half off every mirror and makes a pool of them, which is exported on return.
     ///
     /// # Errors
-    /// As [`Pool::plan_split`]; `NoReplicas` when a half is not whole or the only one that is; `InUse` for intent logs
-    /// that have not been replayed; device errors, after which the pool is as it was.
+    /// As [`Pool::plan_split`]; `Invalid` for properties that the new pool cannot get; `NoReplicas` when a half is not whole or the only one
+    /// that is; `InUse` for intent logs that have not been replayed; device errors, after which the pool is as it was.
     pub async fn split(&self, spec: SplitSpec) -> Result<(), PoolError> {
         let imported = &self.0;
         imported.writable()?;
         imported.refuse_with_checkpoint()?;
         imported.refuse_with_removal()?;
         create::check_name(&spec.name)?;
+        self.check_split_properties(&spec.properties)?;
         let split_plan = imported.split_plan(&spec.devices)?;
         let mut logs = Vec::new();
         for (id, _) in &split_plan.logs {

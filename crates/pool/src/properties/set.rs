@@ -208,7 +208,46 @@ impl Pool {
     /// `Invalid` with OpenZFS's words for values that are not accepted.
     pub async fn set_property(&self, name: &str, value: &str) -> Result<(), PoolError> {
         let change = parse(name, value)?;
-        match &change {
+        self.check_change(name, &change)?;
+        if let PropertyChange::Cachefile(path) = &change {
+            self.0.session.cachefile.replace(path.clone());
+            return Ok(());
+        }
+        let name = name.to_owned();
+        let value = value.to_owned();
+        self.0
+            .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                imported.apply(change, &tx).await?;
+                if name == "multihost" {
+                    imported.start_heartbeats();
+                }
+                imported
+                    .log_internal("set", &format!("{name}={value}"), &tx)
+                    .await
+            })
+            .await
+    }
+
+    /// Refuses properties that a pool which is split off cannot get.
+    pub(crate) fn check_split_properties(
+        &self,
+        properties: &[(String, String)],
+    ) -> Result<(), PoolError> {
+        for (name, value) in properties {
+            let change = parse(name, value)?;
+            if matches!(change, PropertyChange::Bootfs(_)) {
+                return Err(bad(format!(
+                    "property '{name}' cannot be set at creation or import time"
+                )));
+            }
+            self.check_change(name, &change)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what this pool cannot be set to.
+    fn check_change(&self, name: &str, change: &PropertyChange) -> Result<(), PoolError> {
+        match change {
             PropertyChange::Feature { enabled: false, .. } => {
                 return Err(PoolError::Invalid(format!(
                     "property '{name}' can only be set to 'disabled' at creation time"
@@ -245,10 +284,6 @@ impl Pool {
                     "pool must be upgraded to support '{name}' property"
                 )));
             }
-            PropertyChange::Cachefile(path) => {
-                self.0.session.cachefile.replace(path.clone());
-                return Ok(());
-            }
             PropertyChange::Store(key, StoredValue::Number(1))
                 if key == "multihost" && self.0.session.host.hostid == 0 =>
             {
@@ -258,19 +293,7 @@ impl Pool {
             }
             _ => {}
         }
-        let name = name.to_owned();
-        let value = value.to_owned();
-        self.0
-            .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
-                imported.apply(change, &tx).await?;
-                if name == "multihost" {
-                    imported.start_heartbeats();
-                }
-                imported
-                    .log_internal("set", &format!("{name}={value}"), &tx)
-                    .await
-            })
-            .await
+        Ok(())
     }
 }
 

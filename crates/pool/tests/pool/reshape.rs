@@ -89,6 +89,26 @@ fn half_of_a_pool_becomes_another() {
             devices: vec![leaf(1, 0)],
             properties: vec![("comment".into(), "a half".into())],
         };
+        for (name, value) in [
+            ("bootfs", "tank/fs"),
+            ("failmode", "sometimes"),
+            ("size", "1"),
+        ] {
+            let properties = vec![(name.into(), value.into())];
+            let refused = pool
+                .split(SplitSpec {
+                    properties,
+                    ..spec.clone()
+                })
+                .await;
+            assert!(
+                matches!(refused, Err(PoolError::Invalid(_))),
+                "{name}: {refused:?}"
+            );
+        }
+        let tops = pool.status().root.children;
+        let whole = tops.iter().filter(|top| top.children.len() == 2);
+        assert_eq!(whole.count(), 2, "nothing was parted");
         pool.split(spec).await.expect("split");
         let root = pool.status().root;
         assert_eq!(root.health, Health::Online);
