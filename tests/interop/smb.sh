@@ -69,7 +69,7 @@ if [ -n "${BESIDE:-}" ]; then
   for name in private lock state cache pid ncalrpc log; do mkdir -m 700 "$w/beside/$name"; done
   chmod 755 "$w/beside/lock"
   cp "$SANBOX_STATE/smb/users" "$w/beside/users"
-  sed -e "s|$SANBOX_STATE/smb|$w/beside|" -e "s|/run/sanbox-locks|$w/beside/lock|" -e "s|^\tpath = .*|\tpath = $w/beside/dir|" -e "s|^\tsmb ports = .*|\tsmb ports = $((port + 2))|" \
+  sed -e "s|$SANBOX_STATE/smb|$w/beside|" -e "s|/run/sanbox-locks|$w/beside/lock|" -e "s| glusterfs_fuse||" -e "s|^\tpath = .*|\tpath = $w/beside/dir|" -e "s|^\tsmb ports = .*|\tsmb ports = $((port + 2))|" \
     "$SANBOX_STATE/smb/smb.conf" >"$w/beside/smb.conf"
   # It ends its process group with itself.
   setsid smbd --foreground --no-process-group -s "$w/beside/smb.conf" </dev/null >"$w/beside/start" 2>&1 & beside=$!

@@ -189,6 +189,66 @@ fn files_users_and_shares_of_samba() {
     shared.wait_until_gone();
 }
 
+/// Names are found whatever their case, also those that were made by another way and those that are too long for Samba to ask for.
+#[test]
+fn names_are_found_whatever_their_case() {
+    if let Some(why) = missing() {
+        return skip("names without regard to case by SMB", why);
+    }
+    let shared = Shared::new();
+    let place = &shared.place;
+    let made = place.run("zfs create -o casesensitivity=insensitive -o sharesmb=on tank/any");
+    assert_eq!(made, "");
+    for share in ["tank_share", "tank_any"] {
+        let dataset = share.replace('_', "/");
+        let root = |commands: &str| shared.client("root%pw1", share, commands);
+        let get = |name: &str| {
+            let told = root(&format!("get \"dir/{name}\" got"));
+            match told.contains("NT_STATUS") {
+                true => told,
+                false => place.run("cat got && rm got"),
+            }
+        };
+        assert_eq!(place.run("echo one > one && echo two > two"), "");
+        root("mkdir dir; put one \"dir/Alpha Gr\u{fc}n.txt\"");
+        assert_eq!(get("Alpha Gr\u{fc}n.txt"), "one\n");
+        assert_eq!(get("ALPHA gR\u{dc}N.TXT"), "one\n");
+        // A pattern has no case, either, and the name is told as it is stored.
+        let listed = root("ls dir/alpha*");
+        assert!(listed.contains("Alpha Gr\u{fc}n.txt"), "{share}: {listed}");
+        // In place of it, not beside it.
+        root("put two \"dir/alpha gr\u{fc}n.TXT\"");
+        assert_eq!(get("Alpha Gr\u{fc}n.txt"), "two\n");
+        for length in [227, 228, 254] {
+            let name = "N".repeat(length);
+            let told = root(&format!("put one dir/{name}"));
+            assert!(!told.contains("NT_STATUS"), "{share} {length}: {told}");
+            assert_eq!(get(&name.to_lowercase()), "one\n", "{share} {length}");
+        }
+        // Made, renamed and removed by another way.
+        let changed = place.run(&format!("sanbox put two {dataset}:/dir/Other"));
+        assert_eq!(changed, "");
+        assert_eq!(get("OTHER"), "two\n");
+        let removed = place.run(&format!("sanbox rm {dataset}:/dir/Other"));
+        assert_eq!(removed, "");
+        if share == "tank_share" {
+            let gone = get("OTHER");
+            assert!(gone.contains("NOT_FOUND"), "{gone}");
+        } else {
+            // Another spelling of a name is in the kernel's cache for up to a second.
+            wait_for("the end of another spelling", || {
+                let gone = get("OTHER");
+                gone.contains("NOT_FOUND").then_some(()).ok_or(gone)
+            });
+        }
+        let listed = root("ls dir/*");
+        let files = listed
+            .lines()
+            .filter(|line| line.contains("  A  ") || line.contains("  N  "));
+        assert_eq!(files.count(), 4, "{share}: {listed}");
+    }
+}
+
 #[test]
 fn samba_lives_and_ends_with_the_daemon() {
     if let Some(why) = missing() {

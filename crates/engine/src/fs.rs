@@ -318,6 +318,26 @@ impl FsHandle {
         })
     }
 
+    /// Returns the name in a directory that is the given one but for case, as it is stored; any of them if there are several.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; [`FsError::NotSupported`] in `.zfs`; no permission to list or search the directory.
+    pub fn real_name<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Vec<u8>>> {
+        Box::pin(async move {
+            let FileTarget::Stored(dir) = FileTarget::of(dir) else {
+                return Err(FsError::NotSupported);
+            };
+            let (name, cred) = (name.to_vec(), cred.clone());
+            self.call(move |fs| async move { fs.real_name(dir, &name, &cred).await })
+                .await
+        })
+    }
+
     /// Finds the file with an object number, whatever its generation (for FUSE and rescue).
     ///
     /// # Errors

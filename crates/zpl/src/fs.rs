@@ -17,6 +17,7 @@ use zil::Zilog;
 use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
 use crate::file_delegations::FileDelegations;
+use crate::folded_names::FoldedNames;
 use crate::reaper::Reaper;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, StoredAttrs, layout, legacy};
@@ -74,6 +75,8 @@ pub(crate) struct FsState {
     pub(crate) master: Master,
     pub(crate) root: Cell<FileId>,
     pub(crate) znodes: ZnodeCache,
+    /// Names without regard to case, of directories that were asked for one.
+    pub(crate) folded: FoldedNames,
     /// Held while a layout is added, so that no two tasks give out the same number.
     pub(crate) layouts_lock: Mutex<()>,
     /// Held by renames between directories: they alone change which directory lies in which.
@@ -240,6 +243,7 @@ impl Fs {
             master,
             root: Cell::new(root),
             znodes: ZnodeCache::new(ZNODES_MAX),
+            folded: FoldedNames::default(),
             layouts_lock: Mutex::new("attribute layouts", ()),
             rename_lock: Mutex::new("renames between directories", ()),
             reaper: RefCell::default(),

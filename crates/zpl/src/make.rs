@@ -261,18 +261,10 @@ impl Fs {
         let dir_plan = self.plan_for(dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         let file = self.allocate(attrs, &plan, slots, &tx).await?;
-        self.note_name(name);
-        let added = zap::add_u64(
-            self.os(),
-            dir.object_id(),
-            name,
-            self.entry_value(file_type, file.object),
-            &tx,
-        )
-        .await;
-        if let Err(error) = added {
+        let value = self.entry_value(file_type, file.object);
+        if let Err(error) = self.add_name(dir, name, value, &tx).await {
             self.discard(&file, &tx).await;
-            return Err(error.into());
+            return Err(error);
         }
         dir_attrs.size += 1;
         dir_attrs.links += u64::from(file_type == FileType::Directory);
@@ -584,8 +576,7 @@ impl Fs {
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
         let value = self.entry_value(file.file_type(), file.object & OBJECT_MASK);
-        self.note_name(name);
-        zap::add_u64(self.os(), dir.object_id(), name, value, &tx).await?;
+        self.add_name(&dir, name, value, &tx).await?;
         self.store(&file, attrs, &plan, &tx).await?;
         self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
         self.log_link(&dir, name, &file, &tx);

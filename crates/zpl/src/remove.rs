@@ -89,7 +89,7 @@ impl Fs {
         let plan = self.plan_for(&file, &attrs).await?;
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Frees).await?;
-        zap::remove(self.os(), dir.object_id(), &found.stored, &tx).await?;
+        self.remove_name(&dir, &found.stored, &tx).await?;
         self.store(&file, attrs, &plan, &tx).await?;
         let free_later = last && self.unlink_last(&file, &tx).await?;
         self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
@@ -216,8 +216,7 @@ impl Fs {
         };
 
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
-        self.note_name(to_name);
-        zap::remove(self.os(), from.object_id(), from_name, &tx).await?;
+        self.remove_name(from, from_name, &tx).await?;
         self.put_name(what, replaced_name, to_name, &tx).await?;
         self.store(source, source_attrs, &source_plan, &tx).await?;
         self.store(from, from_attrs, &from_plan, &tx).await?;
@@ -243,21 +242,21 @@ impl Fs {
         tx: &Tx,
     ) -> FsResult<()> {
         let value = self.entry_value(what.source.file_type(), what.source.object);
-        let dir = what.dirs.to.object_id();
+        let dir = &what.dirs.to;
         match replaced {
             Some(replaced) if replaced == name => {
+                self.note_name(name);
                 let value = ZapValue::U64(vec![value]);
-                zap::update(self.os(), dir, name, &value, tx).await?;
+                Ok(zap::update(self.os(), dir.object_id(), name, &value, tx).await?)
             }
             other => {
                 // Where case does not count, the name is from now on spelled as given.
                 if let Some(other) = other {
-                    zap::remove(self.os(), dir, other, tx).await?;
+                    self.remove_name(dir, other, tx).await?;
                 }
-                zap::add_u64(self.os(), dir, name, value, tx).await?;
+                self.add_name(dir, name, value, tx).await
             }
         }
-        Ok(())
     }
 
     /// Has two names change what they stand for, both or none.

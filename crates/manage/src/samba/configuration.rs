@@ -20,6 +20,11 @@ pub const LOCKS: &str = "lock";
 /// Where Samba finds it, in its own namespace: a process that acts as a user looks there for the other ones. Of those that it does
 /// not find, it takes what their clients have open for left behind, and passes it over.
 pub const LOCKS_AT: &str = "/run/sanbox-locks";
+/// The module of Samba that asks the file system for the name that is the wanted one but for case, by an extended attribute of the
+/// directory; without it Samba reads the directory for each name that is not there. smb.conf(5), vfs_glusterfs_fuse(8)
+pub const REAL_NAME_MODULE: &str = "glusterfs_fuse";
+/// What that attribute's name begins with; the wanted name follows.
+pub const REAL_NAME_ATTRIBUTE: &[u8] = b"glusterfs.get_real_filename:";
 /// The file with the users and their passwords, in the service's directory.
 pub const USERS: &str = "users";
 /// The file of this configuration, in the service's directory.
@@ -44,6 +49,8 @@ pub struct Service<'a> {
     pub encryption: Encryption,
     /// Clients at once.
     pub clients_max: usize,
+    /// Whether Samba has [`REAL_NAME_MODULE`].
+    pub asks_real_names: bool,
 }
 
 /// A dataset that is shared.
@@ -77,7 +84,7 @@ pub fn text(service: &Service<'_>, shares: &[SharedDataset]) -> String {
     );
     global(&mut text, service, shares);
     for share in shares {
-        section(&mut text, share);
+        section(&mut text, service, share);
     }
     text
 }
@@ -148,13 +155,23 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     line(text, "kernel oplocks", "no");
     line(text, "kernel share modes", "no");
     line(text, "posix locking", "no");
+    modules(text, service);
+}
+
+/// Samba's modules, and what they are told.
+fn modules(text: &mut String, service: &Service<'_>) {
     // Alternate streams, resource forks and attributes of Windows and macOS are extended attributes, Windows' lists too, checked
     // against the mode and POSIX list that they were made from.
-    line(
-        text,
-        "vfs objects",
-        "shadow_copy2 catia fruit streams_xattr acl_xattr",
-    );
+    let modules = "shadow_copy2 catia fruit streams_xattr acl_xattr";
+    if service.asks_real_names {
+        line(
+            text,
+            "vfs objects",
+            format_args!("{modules} {REAL_NAME_MODULE}"),
+        );
+    } else {
+        line(text, "vfs objects", modules);
+    }
     // Previous versions are the snapshots, by when they were taken.
     line(text, "shadow:snapdir", ".zfs/shadow");
     line(text, "shadow:sort", "desc");
@@ -169,7 +186,7 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     line(text, "fruit:nfs_aces", "no");
 }
 
-fn section(text: &mut String, share: &SharedDataset) {
+fn section(text: &mut String, service: &Service<'_>, share: &SharedDataset) {
     let options = &share.options;
     let name = if options.homes { "homes" } else { &share.name };
     let _ = writeln!(text, "[{name}]");
@@ -210,8 +227,8 @@ fn section(text: &mut String, share: &SharedDataset) {
     if let Some(caching) = caching {
         line(text, "csc policy", caching);
     }
-    if share.case_insensitive {
-        // The file system finds names whatever their case: Samba need not search directories for them.
+    if share.case_insensitive && !service.asks_real_names {
+        // The file system finds names whatever their case: Samba need not search directories for them. Patterns then have case, too.
         line(text, "case sensitive", "yes");
     }
     if options.time_machine {
@@ -250,6 +267,7 @@ mod tests {
             signing_required: false,
             encryption: Encryption::Enabled,
             clients_max: 1000,
+            asks_real_names: false,
         };
         let shares = [
             dataset("tank_photos", 1, "on"),
@@ -277,13 +295,17 @@ mod tests {
             signing_required: true,
             encryption: Encryption::Required,
             addresses: &[],
+            asks_real_names: true,
             ..service
         };
+        let insensitive = text(&closed, &shares[1..2]);
+        assert!(!insensitive.contains("case sensitive"));
         let text = text(&closed, &shares[..1]);
         for part in [
             "server signing = mandatory",
             "server smb encrypt = required",
             "restrict anonymous = 2",
+            "acl_xattr glusterfs_fuse\n",
         ] {
             assert!(text.contains(part), "{part}");
         }

@@ -2,6 +2,7 @@
 
 mod cached;
 mod delegated;
+mod folded;
 mod model;
 mod posix;
 mod rig;

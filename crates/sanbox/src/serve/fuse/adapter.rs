@@ -14,6 +14,7 @@ use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use engine::{
@@ -70,10 +71,21 @@ impl Adapter {
         T: Send + 'static,
     {
         let shared = self.shared.clone();
-        self.runtime.spawn(async move {
+        self.begin(async move {
             let outcome = retried(move || work.clone()(shared.clone())).await;
             answer(outcome);
         });
+    }
+
+    /// Begins a task on this thread: what needs no wait is answered here, and what waits for the pool has been sent to it when another
+    /// thread takes over.
+    fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut task = Box::pin(task);
+        let _within = self.runtime.enter();
+        let mut context = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut context).is_pending() {
+            drop(self.runtime.spawn(task));
+        }
     }
 
     /// Runs what makes or finds a file under a name, and answers with its entry.
@@ -158,7 +170,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
+            // It is told of each change by another way, so that it need not drop a file's pages for a time that is new.
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_POSIX_LOCKS,
         ] {
@@ -181,10 +194,21 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (wanted, cred) = (name.as_bytes().to_vec(), self.acting(req));
+        let (wanted, cred, process) = (name.as_bytes().to_vec(), self.acting(req), req.pid());
         self.entry(parent, name, reply, move |shared| async move {
-            shared.find(parent.0, &wanted, &cred).await
+            let found = shared.find(parent.0, &wanted, &cred).await;
+            if matches!(found, Err(FsError::NotFound)) && shared.real_names.is_too_long(&wanted) {
+                shared.real_names.missed(process, parent.0);
+            }
+            found
         });
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.shared.real_names.opens_in_vain(req.pid(), ino.0) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -462,7 +486,7 @@ impl Filesystem for Adapter {
                 Ok(())
             },
             move |outcome| match outcome {
-                Ok(()) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Ok(()) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
                 Err(error) => reply.error(errno(error)),
             },
         );
@@ -657,7 +681,7 @@ impl Filesystem for Adapter {
     ) {
         let cred = self.acting(req);
         let shared = self.shared.clone();
-        self.runtime.spawn(async move {
+        self.begin(async move {
             match shared.list(ino.0, offset, false, &cred).await {
                 Ok((mounted, listing)) => {
                     let mut fitted = 0;
@@ -688,7 +712,7 @@ impl Filesystem for Adapter {
     ) {
         let cred = self.acting(req);
         let shared = self.shared.clone();
-        self.runtime.spawn(async move {
+        self.begin(async move {
             let (mounted, listing) = match shared.list(ino.0, offset, true, &cred).await {
                 Ok(listed) => listed,
                 Err(error) => return reply.error(errno(error)),
@@ -775,11 +799,17 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let name = name.as_bytes().to_vec();
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (name, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
+                if let Some(wanted) = shared.real_names.wanted(&name) {
+                    let mut found = mounted.fs.real_name(id, wanted, &cred).await?;
+                    // Samba takes it as a string of C.
+                    found.push(0);
+                    return Ok(found);
+                }
                 mounted.fs.xattr(id, &name, &root()).await
             },
             move |outcome| answer_xattr(outcome, size, reply),
@@ -850,7 +880,13 @@ impl Filesystem for Adapter {
                 Ok((ino, attr)) => {
                     let generation = Generation(attr.id.generation);
                     let attr = shared.attr(ino, &attr);
-                    reply.created(&TTL, &attr, generation, handle, FopenFlags::empty());
+                    reply.created(
+                        &TTL,
+                        &attr,
+                        generation,
+                        handle,
+                        FopenFlags::FOPEN_KEEP_CACHE,
+                    );
                 }
                 Err(error) => reply.error(errno(error)),
             },

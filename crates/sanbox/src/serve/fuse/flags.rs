@@ -26,7 +26,7 @@ pub(crate) async fn mount_flags(
         no_setuid: is("setuid", 0),
         no_exec: is("exec", 0),
         needs_empty: is("overlay", 0),
-        space_by_size: false,
+        for_samba: false,
         lists: match number("acltype").and_then(|number| Property::AclType.index_name(number)) {
             Some("posix") => Lists::Posix,
             Some("nfsv4") => Lists::Nfsv4,

@@ -10,6 +10,7 @@ pub(crate) mod flags;
 pub(crate) mod guard;
 mod locks;
 mod nodes;
+mod real_names;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -52,8 +53,8 @@ pub(crate) struct MountFlags {
     pub(crate) needs_empty: bool,
     /// Access control lists beside modes (`acltype`).
     pub(crate) lists: Lists,
-    /// The space that a file takes is told by its size, and not as it is, which changes once more when what was written reaches the disk.
-    pub(crate) space_by_size: bool,
+    /// Samba uses the mount: see [`Shared`].
+    pub(crate) for_samba: bool,
 }
 
 /// Which access control lists a mount knows.
@@ -226,9 +227,14 @@ impl Mounts {
         let shared = Arc::new(Shared::new(fs, root.id, flags, locks));
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let name = match flags.for_samba {
+            true => samba_source(number),
+            false => dataset.to_owned(),
+        };
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::FSName(dataset.to_owned()),
+            MountOption::FSName(name),
             MountOption::Subtype("zfs".to_owned()),
             MountOption::DefaultPermissions,
             if flags.readonly {
@@ -292,7 +298,6 @@ impl Mounts {
             })
             .map_err(|error| error.to_string())?;
         let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
         self.locked().push(Mounted {
             number,
             guid,
@@ -425,6 +430,12 @@ impl Mounts {
             }
         }
     }
+}
+
+/// What the mount table calls a mount of Samba's. Samba makes the device number of a file's id of it, by adding up its characters, each
+/// shifted by a number of bits that depends on its place: with five digits at the end no two come to the same.
+fn samba_source(number: u64) -> String {
+    format!("sanbox-smb-{:05}", number % 100_000)
 }
 
 fn explain(error: &io::Error) -> String {

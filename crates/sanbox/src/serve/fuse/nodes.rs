@@ -18,6 +18,7 @@ use fuser::{FileAttr, INodeNo, Notifier};
 
 use super::convert::{device_out, kind, root, system_time};
 use super::locks::MountLocks;
+use super::real_names::RealNames;
 use super::{Lists, MountFlags};
 
 /// The kernel's number for the root directory, whatever its object number is.
@@ -93,8 +94,11 @@ pub(super) struct Shared {
     root: Mutex<FileId>,
     /// Which access control lists the mount knows.
     pub(super) lists: Lists,
-    /// See [`MountFlags`].
-    space_by_size: bool,
+    /// Samba uses the mount. The space that a file takes is told by its size, and not as it is, which changes once more when what was
+    /// written reaches the disk: a client that comes back after its connection broke gets the files that it had open only where all is
+    /// as it was. Names are told without regard to case, see [`super::real_names`].
+    for_samba: bool,
+    pub(super) real_names: RealNames,
     /// What is locked through the mount.
     pub(super) locks: MountLocks,
     /// The kernel, once it is there.
@@ -110,7 +114,8 @@ impl Shared {
             fs,
             root: Mutex::new(root),
             lists: flags.lists,
-            space_by_size: flags.space_by_size,
+            for_samba: flags.for_samba,
+            real_names: RealNames::new(flags.for_samba),
             locks,
             kernel: OnceLock::new(),
             known: Mutex::default(),
@@ -294,11 +299,7 @@ impl Shared {
     }
 
     pub(super) fn attr(&self, ino: u64, attr: &Attr) -> FileAttr {
-        let space = if self.space_by_size {
-            attr.size
-        } else {
-            attr.used
-        };
+        let space = if self.for_samba { attr.size } else { attr.used };
         FileAttr {
             ino: INodeNo(ino),
             size: attr.size,

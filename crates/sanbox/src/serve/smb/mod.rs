@@ -377,9 +377,7 @@ impl Smb {
             no_devices: true,
             no_setuid: true,
             no_exec: true,
-            // A client that comes back after its connection broke gets the files that it had open only where all is as it was: smbd
-            // compares the space, too.
-            space_by_size: true,
+            for_samba: true,
             ..flags
         };
         let point = self.directory.join(MOUNTS).join(format!("{guid:016x}"));
@@ -436,6 +434,7 @@ impl Smb {
                 manage::config::SmbEncryption::Off => Encryption::Off,
             },
             clients_max: self.settings.clients_max,
+            asks_real_names: process::has_module(configuration::REAL_NAME_MODULE).await,
         };
         let shares: Vec<SharedDataset> = served.shares.values().map(|w| w.share.clone()).collect();
         let text = configuration::text(&service, &shares);

@@ -210,6 +210,20 @@ pub(super) async fn version() -> Option<String> {
     Some(text.trim().strip_prefix("Version ")?.to_owned())
 }
 
+/// Returns whether the Samba that is installed has a module of its VFS.
+pub(super) async fn has_module(name: &'static str) -> bool {
+    let look = move || {
+        let output = Command::new("smbd").arg("-b").stdin(Stdio::null()).output();
+        let text = output.map_or_else(|_| Vec::new(), |output| output.stdout);
+        let text = String::from_utf8_lossy(&text);
+        let directory = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("MODULESDIR: "));
+        directory.is_some_and(|at| Path::new(at).join(format!("vfs/{name}.so")).exists())
+    };
+    paths::call(Path::new("smbd"), look).await.unwrap_or(false)
+}
+
 /// Returns the last lines of what Samba said before it ended by itself.
 pub(super) async fn last_words(directory: &Path) -> String {
     let files = [directory.join("log/start.log"), directory.join(LOG)];
