@@ -47,7 +47,7 @@ async fn change_at_random(handle: Handle, fs: Fs, dirs: [FileId; 2]) {
     let (root, wanted) = (Cred::root(), some_names());
     let mut names = [BTreeSet::new(), BTreeSet::new()];
     for _ in 0..400 {
-        let mut pick =
+        let pick =
             |below: usize| usize::try_from(handle.random_u64() % below as u64).expect("small");
         let (from, to, what) = (pick(2), pick(2), pick(6));
         let (name, other) = (
