@@ -119,7 +119,16 @@ async fn lift(appliance: &Appliance, job: &Job, fenced: &[String]) {
 pub(crate) async fn settle(appliance: &Appliance, job: &Job) -> Result<(), ReplicationError> {
     let target = target_of(appliance, job).await?;
     let source = source_of(appliance, job).await?;
-    let fenced = replication::settle_fences(job, &*source, &*target).await?;
+    let settled = replication::settle_fences(job, &*source, &*target).await;
+    match &settled {
+        Ok(_) => appliance.replications().note_fences(&job.name, None),
+        Err(error @ ReplicationError::Denied { .. }) => {
+            let denied = Some(error.clone());
+            appliance.replications().note_fences(&job.name, denied);
+        }
+        Err(_) => {}
+    }
+    let fenced = settled?;
     fences::tell(job, &fenced);
     if !fenced.is_empty() {
         appliance.datasets_changed().await;

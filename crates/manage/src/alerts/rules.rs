@@ -306,6 +306,21 @@ pub fn failed_job(id: u64, command: &str, state: &str) -> Condition {
     )
 }
 
+/// The side of a job that is not in use does not allow to be fenced.
+#[must_use]
+pub fn fence_denied(job: &str, error: &ReplicationError) -> Condition {
+    let fact =
+        format!("The side of the job '{job}' that is not in use could not be fenced: {error}.");
+    let effect =
+        "It can be written to beside the other one: what is written there is lost when one of them replaces the other."
+            .to_owned();
+    let next_step = format!(
+        "Keep clients from it; invite this appliance there with --failover, and it is fenced within a minute ('sanbox replication show {job}')."
+    );
+    let key = format!("replication/{job}/fence");
+    condition(key, Severity::Critical, job, [fact, effect, next_step])
+}
+
 /// A job of replication whose runs have not been complete for `seconds`. What may be over by itself is told after a while; several jobs that
 /// cannot reach one place are one condition.
 #[must_use]

@@ -509,6 +509,22 @@ impl Switchover for PeerEndpoint {
         self.ask(request).boxed()
     }
 
+    fn check_fence<'a>(&'a self, dataset: &'a str, job: &'a str) -> Reached<'a, ()> {
+        // Nothing is fenced for generation 0: a peer that allows it refuses since the dataset has at least that one.
+        let request = Request::Fence {
+            dataset: dataset.to_owned(),
+            generation: 0,
+            job: job.to_owned(),
+        };
+        async move {
+            match self.ask(request).await {
+                Ok(()) | Err(ReplicationError::Failed(_)) => Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+        .boxed()
+    }
+
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()> {
         let request = Request::Inherit {
             dataset: dataset.to_owned(),

@@ -333,6 +333,31 @@ async fn paired() -> Pair {
 }
 
 #[tokio::test]
+async fn whether_a_dataset_may_be_fenced_is_found_out_beforehand() {
+    for failover in [true, false] {
+        let pair_of = unpaired("client");
+        let invited = Grant {
+            failover,
+            ..grant()
+        };
+        let code = pair_of.book.invite(invited, 1000).expect("a code");
+        redeem(&pair_of, &code).await.expect("paired");
+        pair_of.side.take();
+        let may = pair_of.endpoint.check_fence("tank/vm", "vm").await;
+        let denied = matches!(&may, Err(ReplicationError::Denied { .. }));
+        assert_eq!((may.is_ok(), denied), (failover, !failover), "{may:?}");
+        // For generation 0, which no dataset is below of.
+        let asked = pair_of.side.take();
+        let fences = asked.iter().filter(|line| line.contains("fence"));
+        assert!(
+            fences.clone().all(|line| line.contains("0:vm")),
+            "{asked:?}"
+        );
+        assert_eq!(fences.count(), usize::from(failover), "{asked:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_code_pairs_once_and_no_other_does() {
     let pair_of = unpaired("client");
     // No invitation: a stranger can ask for nothing.

@@ -136,6 +136,11 @@ pub trait Switchover: Endpoint {
     /// Fences a dataset: it is read-only, and neither shared nor shown to initiators.
     fn fence<'a>(&'a self, dataset: &'a str, fence: &'a Fence) -> Reached<'a, ()>;
 
+    /// Checks that this side lets a job fence a dataset; nothing is changed. Where no leave is needed nothing is asked.
+    fn check_fence<'a>(&'a self, _dataset: &'a str, _job: &'a str) -> Reached<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Takes a local value of a property away; with `received`, the received one comes in force.
     fn inherit<'a>(&'a self, dataset: &'a str, name: &'a str, received: bool) -> Reached<'a, ()>;
 

@@ -91,6 +91,8 @@ struct Entry {
     whole_at: Option<Instant>,
     common: Arc<[CommonState]>,
     behind: Behind,
+    /// Why the side that is not in use could not be fenced, since it does not allow that.
+    fence_denied: Option<ReplicationError>,
     /// The source's pool at the last look that found all of it at the target, and when a run looked at both sides.
     settled: Option<(u64, Instant)>,
 }
@@ -284,6 +286,29 @@ impl Replications {
             .filter_map(problem)
             .filter(|(job, ..)| !job.paused)
             .collect()
+    }
+
+    /// Takes down whether a side of a job allowed to be fenced.
+    pub fn note_fences(&self, job: &str, denied: Option<ReplicationError>) {
+        let mut entries = self.entries();
+        match denied {
+            Some(_) => entries.entry(job.to_owned()).or_default().fence_denied = denied,
+            None => {
+                if let Some(entry) = entries.get_mut(job) {
+                    entry.fence_denied = None;
+                }
+            }
+        }
+    }
+
+    /// Returns the jobs of which a side did not allow to be fenced, and why.
+    #[must_use]
+    pub fn fences_denied(&self) -> Vec<(String, ReplicationError)> {
+        let entries = self.entries();
+        let denied = entries
+            .iter()
+            .filter_map(|(job, entry)| Some((job.clone(), entry.fence_denied.clone()?)));
+        denied.collect()
     }
 
     /// Makes a job due at once, whatever failed before.

@@ -295,10 +295,13 @@ impl Checker {
 fn replication_problems(appliance: &Appliance) -> Vec<Condition> {
     let fenced = appliance.fenced().into_iter();
     let fences = fenced.map(|one| rules::fenced(&one.name, &one.fence.job, one.is_copy));
+    let denied = appliance.replications().fences_denied().into_iter();
+    let denied = denied.map(|(job, error)| rules::fence_denied(&job, &error));
     let problems = appliance.replications().problems().into_iter();
     problems
         .filter_map(|(job, error, failing)| rules::replication(&job, &error, failing.as_secs()))
         .chain(fences)
+        .chain(denied)
         .collect()
 }
 

@@ -46,6 +46,24 @@ pub(super) fn told_plan(session: &Session, job: &Job, tree: &TreePlan) -> Outcom
     Ok(())
 }
 
+/// Says whether a dataset of the source would be fenced.
+async fn told_fence(
+    session: &Session,
+    job: &Job,
+    dataset: &str,
+) -> Result<String, ReplicationError> {
+    let source = source_of(&session.appliance, job).await?;
+    match source.check_fence(dataset, &job.name).await {
+        Ok(()) => Ok(format!(
+            "{dataset} would be read-only, and neither shared nor mapped"
+        )),
+        Err(error @ ReplicationError::Denied { .. }) => Ok(format!(
+            "{dataset} would go on, and what is written there from then on would be in no copy: {error}"
+        )),
+        Err(error) => Err(error),
+    }
+}
+
 /// Says what putting the target in use would do; `failed` says that it would not be done.
 pub(super) async fn failover(
     session: &Session,
@@ -74,10 +92,11 @@ pub(super) async fn failover(
                 return Err(Exit(1));
             }
             for planned in &tree.datasets {
-                line(format!(
-                    "{} would be read-only, and neither shared nor mapped",
-                    planned.source
-                ));
+                line(
+                    told_fence(session, job, &planned.source)
+                        .await
+                        .map_err(&failed)?,
+                );
             }
             let planned = tree.datasets.into_iter();
             planned.map(|planned| planned.target).collect()
