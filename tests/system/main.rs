@@ -16,6 +16,7 @@ mod console_keys;
 mod crossing;
 mod daemon;
 mod dedup;
+mod delegated_writes;
 mod draid;
 mod encrypted;
 mod encrypted_changes;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dmu::Rewritten;
 use zpl::{
@@ -35,6 +36,8 @@ pub struct FsHandle {
     client: Client,
     /// Changes of names and attributes answer when they are on stable storage.
     stable: bool,
+    /// Dropped when a request has ended, also when its caller does not wait for it.
+    under_way: Option<Arc<()>>,
 }
 
 /// What is cloned into a file, see [`FsHandle::clone_range`].
@@ -81,6 +84,7 @@ impl FsHandle {
             watch: 0,
             client: Client::Local,
             stable: false,
+            under_way: None,
         }
     }
 
@@ -103,6 +107,15 @@ impl FsHandle {
         }
     }
 
+    /// Returns a handle each of whose requests keeps the mark until it has ended, also when the caller does not wait for it.
+    #[must_use]
+    pub fn marked(&self, mark: &Arc<()>) -> Self {
+        Self {
+            under_way: Some(Arc::clone(mark)),
+            ..self.clone()
+        }
+    }
+
     /// Returns a handle of a snapshot of this file system, by the snapshot's object number and guid. Nothing is checked
     /// here: calls on a handle of what is no snapshot of it (any more) answer [`FsError::Stale`].
     #[must_use]
@@ -116,6 +129,7 @@ impl FsHandle {
             watch: self.watch,
             client: self.client,
             stable: self.stable,
+            under_way: self.under_way.clone(),
         }
     }
 
@@ -131,6 +145,7 @@ impl FsHandle {
             watch: self.watch,
             client: self.client,
             stable: self.stable,
+            under_way: self.under_way.clone(),
         })
     }
 
@@ -247,9 +262,11 @@ impl FsHandle {
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         let (ours, client) = (self.identity(), self.client);
+        let under_way = self.under_way.clone();
         let answer = self
             .mailbox
             .run(move |context| async move {
+                let _until_the_end = under_way;
                 let lease = match context.dataset_in_use(ours.dataset, ours.guid).await {
                     Ok(lease) => lease,
                     Err(error) => return Ok(Err(as_fs_error(&error))),

@@ -22,6 +22,8 @@ use super::wire::{
 pub(super) const CELL_STEP: u64 = 512;
 /// Slots that a session has.
 const SLOTS: u32 = 2;
+/// Slots of a back channel, at most.
+const BACK_SLOTS_MAX: u32 = 3;
 /// The slots of a client's work, and of giving back.
 pub(super) const WORK: usize = 0;
 pub(super) const GIVE_BACK: usize = 1;
@@ -97,8 +99,8 @@ pub(super) struct Client {
     revoked: bool,
     pub(super) dir: Vec<u8>,
     pub(super) files: Vec<FileOfClient>,
-    /// The last callback that was answered, and the answer behind its transaction id.
-    callback: (u32, Vec<u8>),
+    /// The last callback of each slot that was answered, and the answer behind its transaction id.
+    callbacks: Vec<(u32, Vec<u8>)>,
 }
 
 impl Client {
@@ -115,7 +117,7 @@ impl Client {
             revoked: false,
             dir: Vec::new(),
             files: (0..FILES).map(|_| FileOfClient::default()).collect(),
-            callback: (0, Vec::new()),
+            callbacks: Vec::new(),
         }
     }
 
@@ -325,8 +327,14 @@ impl Actor {
             client.reclaiming = true;
         }
         let (id, sequence) = self.client.borrow().id.ok_or(Gone)?;
+        let back_slots = self
+            .client
+            .borrow_mut()
+            .rng
+            .between(1, u64::from(BACK_SLOTS_MAX));
+        let back_slots = u32::try_from(back_slots).expect("a few");
         let answer = self
-            .ask_plainly(&Request::create_session(id, sequence, SLOTS))
+            .ask_plainly(&Request::create_session(id, sequence, SLOTS, back_slots))
             .await;
         let mut client = self.client.borrow_mut();
         match answer.body(op::CREATE_SESSION) {
@@ -334,7 +342,7 @@ impl Actor {
                 client.session = Some(*session);
                 client.session_boot = self.boot;
                 client.sequences = [0; SLOTS as usize];
-                client.callback = (0, Vec::new());
+                client.callbacks = vec![(0, Vec::new()); back_slots as usize];
                 client.bound = true;
                 client.id = Some((id, sequence + 1));
                 Ok(())
@@ -725,18 +733,23 @@ impl Actor {
             let refused = super::wire::callback_answer(&call, status::BAD_SESSION, 0, None);
             return Some(refused);
         }
-        if call.sequence == client.callback.0 {
+        let slot = call.slot as usize;
+        let Some((last, kept)) = client.callbacks.get(slot) else {
+            self.fail("a callback in a slot that the client does not have");
+            return None;
+        };
+        if call.sequence == *last {
             let mut again = call.xid.to_be_bytes().to_vec();
-            again.extend(&client.callback.1);
+            again.extend(kept);
             return Some(again);
         }
-        if call.sequence != client.callback.0 + 1 {
+        if call.sequence != last + 1 {
             let misordered = status::SEQUENCE_MISORDERED;
             return Some(super::wire::callback_answer(&call, misordered, 0, None));
         }
         let (result, attributes) = self.asked_back(&mut client, &call);
         let answer = super::wire::callback_answer(&call, status::OK, result, attributes);
-        client.callback = (call.sequence, answer[4..].to_vec());
+        client.callbacks[slot] = (call.sequence, answer[4..].to_vec());
         Some(answer)
     }
 

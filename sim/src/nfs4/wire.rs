@@ -316,11 +316,11 @@ impl Request {
 
     /// A session with so many slots, and a back channel by the connection that the request is sent by.
     #[must_use]
-    pub fn create_session(client: u64, sequence: u32, slots: u32) -> Self {
+    pub fn create_session(client: u64, sequence: u32, slots: u32, back_slots: u32) -> Self {
         let mut request = Self::default();
         let w = request.op(op::CREATE_SESSION);
         w.u64(client).u32(sequence).u32(2);
-        for requests in [slots, 1] {
+        for requests in [slots, back_slots] {
             w.u32(0)
                 .u32(1 << 20)
                 .u32(1 << 20)
@@ -640,6 +640,7 @@ pub struct Callback {
     pub xid: u32,
     pub session: [u8; 16],
     pub sequence: u32,
+    pub slot: u32,
     pub asks: CallbackRequest,
 }
 
@@ -672,10 +673,10 @@ pub fn callback(message: &[u8]) -> Result<Callback, Unreadable> {
             "a callback without CB_SEQUENCE and one operation",
         ));
     }
-    let (session, sequence) = (r.fixed()?, r.u32()?);
-    // Slot and highest slot, not kept, and no calls that are referred to.
-    if [r.u32()?, r.u32()?, r.u32()?, r.u32()?] != [0; 4] {
-        return Err(Unreadable("a callback in another slot"));
+    let (session, sequence, slot, highest) = (r.fixed()?, r.u32()?, r.u32()?, r.u32()?);
+    // Not kept, and no calls that are referred to.
+    if slot > highest || [r.u32()?, r.u32()?] != [0; 2] {
+        return Err(Unreadable("a callback above the highest slot"));
     }
     let asks = match r.u32()? {
         CB_RECALL => {
@@ -695,6 +696,7 @@ pub fn callback(message: &[u8]) -> Result<Callback, Unreadable> {
         xid,
         session,
         sequence,
+        slot,
         asks,
     })
 }
@@ -721,7 +723,11 @@ pub fn callback_answer(
     }
     w.u32(result).opaque(b"").u32(2);
     w.u32(CB_SEQUENCE).u32(status::OK).fixed(&call.session);
-    w.u32(call.sequence).u32(0).u32(0).u32(0);
+    // All slots may be used.
+    w.u32(call.sequence)
+        .u32(call.slot)
+        .u32(u32::MAX - 1)
+        .u32(u32::MAX - 1);
     w.u32(number).u32(result);
     if let (CB_GETATTR, status::OK, Some((change, size))) = (number, result, attributes) {
         w.u32(1).u32(1 << 3 | 1 << 4).u32(16).u64(change).u64(size);

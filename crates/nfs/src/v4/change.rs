@@ -192,10 +192,10 @@ impl Compound<'_> {
         state: &StateId,
         attributes: &RawAttributes<'_>,
     ) -> Done {
-        let file = self.file(Status::ReadOnly)?;
+        let mut file = self.file(Status::ReadOnly)?;
         let given = self.given(self.target()?, attributes).await?;
         file.writable()?;
-        let cred = self.check_size(&file, &given.set, state).await?;
+        let cred = self.check_size(&mut file, &given.set, state).await?;
         if given.any {
             let (fs, id) = (&file.caller.fs, file.handle.file);
             fs.setattr(id, &given.set, None, &cred).await?;
@@ -209,7 +209,7 @@ impl Compound<'_> {
     /// Checks a change of the size, which is a write, and returns the credentials for it.
     async fn check_size(
         &self,
-        file: &FileTarget,
+        file: &mut FileTarget,
         set: &SetAttr,
         state: &StateId,
     ) -> Result<engine::Cred, Status> {
@@ -218,7 +218,7 @@ impl Compound<'_> {
         }
         let attr = file.attr().await?;
         match attr.file_type {
-            FileType::Regular => self.check_io(state, file, super::data::WRITE),
+            FileType::Regular => self.check_change(state, file),
             FileType::Directory => Err(Status::IsDirectory),
             _ => Err(Status::Invalid),
         }

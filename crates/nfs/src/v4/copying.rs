@@ -4,7 +4,7 @@
 //! are answered: what is copied is as stable as an unstable write, what is cloned is on stable storage.
 
 use super::compound::{Compound, Done, FileTarget};
-use super::data::{READ, WRITE};
+use super::data::READ;
 use super::operation::CopyRange;
 use super::status::Status;
 use engine::{CloneOf, Cred, FsError, Stability};
@@ -63,10 +63,10 @@ impl Compound<'_> {
     /// Checks what both operations check (RFC 7862, sections 15.2.3 and 15.13.3).
     async fn transfer(&self, range: &CopyRange) -> Result<Transfer, Status> {
         let source = self.saved_file(Status::IsDirectory)?;
-        let target = self.file(Status::IsDirectory)?;
+        let mut target = self.file(Status::IsDirectory)?;
         target.writable()?;
         let source_cred = self.check_io(&range.source, &source, READ)?;
-        let target_cred = self.check_io(&range.target, &target, WRITE)?;
+        let target_cred = self.check_change(&range.target, &mut target)?;
         let attr = source.attr().await?;
         self.check_regular(&attr)?;
         self.check_regular(&target.attr().await?)?;

@@ -5,6 +5,7 @@ use super::operation::{DATA_BYTES_MAX, StateId};
 use super::state::ShareMode;
 use super::status::Status;
 use engine::{Attr, Cred, FileType, IoBuf, Stability};
+use std::sync::Arc;
 
 /// Reading and writing, as share modes have them.
 pub(super) const READ: u32 = 1;
@@ -20,6 +21,24 @@ impl Compound<'_> {
         file: &FileTarget,
         access: u32,
     ) -> Result<Cred, Status> {
+        self.check_state(id, file, access).map(|(cred, _)| cred)
+    }
+
+    /// As [`Self::check_io`] of writing. The state's client keeps its locks until what the handle of the file is asked for then has ended.
+    pub(super) fn check_change(&self, id: &StateId, file: &mut FileTarget) -> Result<Cred, Status> {
+        let (cred, change) = self.check_state(id, file, WRITE)?;
+        if let Some(change) = change {
+            file.caller.fs = file.caller.fs.marked(&change);
+        }
+        Ok(cred)
+    }
+
+    fn check_state(
+        &self,
+        id: &StateId,
+        file: &FileTarget,
+        access: u32,
+    ) -> Result<(Cred, Option<Arc<()>>), Status> {
         let id = self.state_id(id)?;
         let mut cred = file.caller.cred.clone();
         let anonymous = id.other == [0; 12] && id.sequence == 0;
@@ -33,7 +52,7 @@ impl Compound<'_> {
                 shared.map_err(|_| Status::Locked)?;
             }
             file.check_read(&cred)?;
-            return Ok(cred);
+            return Ok((cred, None));
         }
         let client = self.session_client();
         let mut state = self.server.v4();
@@ -47,7 +66,11 @@ impl Compound<'_> {
         };
         // Permissions were checked as the file was opened, for the same user.
         cred.opened = uid == Some(cred.uid);
-        Ok(cred)
+        let change = match access {
+            WRITE => state.change_by(&id, self.minor),
+            _ => None,
+        };
+        Ok((cred, change))
     }
 
     pub(super) async fn read(&mut self, id: &StateId, offset: u64, count: u32) -> Done {
@@ -74,7 +97,7 @@ impl Compound<'_> {
         stable: u32,
         data: &[u8],
     ) -> Done {
-        let file = self.file(Status::IsDirectory)?;
+        let mut file = self.file(Status::IsDirectory)?;
         let stability = match stable {
             0 => Stability::Unstable,
             1 => Stability::DataSync,
@@ -82,7 +105,7 @@ impl Compound<'_> {
             _ => return Err(Status::BadXdr.into()),
         };
         file.writable()?;
-        let cred = self.check_io(id, &file, WRITE)?;
+        let cred = self.check_change(id, &mut file)?;
         if offset.checked_add(data.len() as u64).is_none() {
             return Err(Status::Invalid.into());
         }

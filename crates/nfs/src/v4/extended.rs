@@ -1,7 +1,7 @@
 //! Minor version 2 (RFC 7862): holes, and extended attributes (RFC 8276).
 
 use super::compound::{Compound, Done, FileTarget};
-use super::data::{READ, WRITE};
+use super::data::READ;
 use super::operation::{DATA_BYTES_MAX, Operation, StateId};
 use super::status::Status;
 use crate::xdr::Writer;
@@ -58,9 +58,9 @@ impl Compound<'_> {
 
     /// DEALLOCATE: the range becomes a hole, the size stays.
     async fn deallocate(&mut self, id: &StateId, offset: u64, length: u64) -> Done {
-        let file = self.file(Status::IsDirectory)?;
+        let mut file = self.file(Status::IsDirectory)?;
         file.writable()?;
-        let cred = self.check_io(id, &file, WRITE)?;
+        let cred = self.check_change(id, &mut file)?;
         offset.checked_add(length).ok_or(Status::Invalid)?;
         let attr = file.attr().await?;
         self.check_regular(&attr)?;
@@ -73,9 +73,9 @@ impl Compound<'_> {
     /// ALLOCATE: nothing is set aside ahead of writes that go to new places anyway; what is asked beyond the end makes the
     /// file longer.
     async fn allocate(&mut self, id: &StateId, offset: u64, length: u64) -> Done {
-        let file = self.file(Status::IsDirectory)?;
+        let mut file = self.file(Status::IsDirectory)?;
         file.writable()?;
-        let cred = self.check_io(id, &file, WRITE)?;
+        let cred = self.check_change(id, &mut file)?;
         let end = offset.checked_add(length).ok_or(Status::Invalid)?;
         let attr = file.attr().await?;
         self.check_regular(&attr)?;

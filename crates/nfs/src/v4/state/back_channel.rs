@@ -1,9 +1,9 @@
 //! The back channels of sessions (RFC 8881, section 2.10.3.1): by them clients are asked to give delegations back (section 20.2), and
 //! what a file is like that they write (section 20.1).
 //!
-//! One call of a session is under way at once, in slot 0. A call that is not answered is sent again, as it was, when the connection
-//! is another one or [`ANSWER_NS`] have gone; the client then answers it from its slot. Attributes that no request waits for any more
-//! are not asked for again: the call behind them takes their place, and is sent again if the client answers it with what its slot has.
+//! Each slot that the client offers has one call under way at most, so that one that is not answered holds back no other one. It is sent
+//! again, as it was, when the connection is another one or [`ANSWER_NS`] have gone: the client then answers it from its slot. Nothing
+//! else is sent in the slot before, for the client would take that for the same call.
 
 use super::clients::ClientRequest;
 use super::{ClientId, SessionId, StateEntry, StateKind, StateTable};
@@ -20,6 +20,8 @@ use std::sync::{Arc, Weak};
 const ANSWER_NS: u64 = 10_000_000_000;
 /// Connections of a session that calls may be sent by; Linux has up to 16.
 const CONNECTIONS_MAX: usize = 16;
+/// Calls of one session under way at once; Linux offers 16 slots.
+const SLOTS_MAX: u32 = 16;
 /// Attributes that a client answers with, in bytes.
 const ATTRIBUTE_BYTES_MAX: usize = 1024;
 /// Operations of CB_COMPOUND (RFC 8881, section 20).
@@ -42,13 +44,29 @@ pub(crate) struct WriterAttributes {
     pub(crate) size: u64,
 }
 
-/// A call that was sent and not answered.
+/// A call that is not answered.
 #[derive(Debug)]
 struct CallUnderWay {
-    xid: u32,
     request: ClientRequest,
+    /// The call; its transaction id is another one each time that it is sent.
+    message: Vec<u8>,
+    /// `None` until it is sent again.
+    sent: Option<SentCall>,
+}
+
+#[derive(Debug)]
+struct SentCall {
+    xid: u32,
     sent_ns: u64,
     by: Weak<ClientConnection>,
+}
+
+/// A slot of a back channel.
+#[derive(Debug, Default)]
+struct BackSlot {
+    /// The last call that was answered.
+    sequence: u32,
+    under_way: Option<CallUnderWay>,
 }
 
 /// The back channel of a session.
@@ -57,9 +75,9 @@ pub(super) struct BackChannel {
     program: CallbackProgram,
     minor: u32,
     connections: Vec<Weak<ClientConnection>>,
-    /// The last call that was answered.
-    sequence: u32,
-    under_way: Option<CallUnderWay>,
+    slots: Vec<BackSlot>,
+    /// How many of them the client wants to be used.
+    wanted_slots: usize,
 }
 
 /// What a client answered.
@@ -72,19 +90,40 @@ enum CallbackAnswer {
 }
 
 impl BackChannel {
-    pub(super) fn new(program: CallbackProgram, minor: u32) -> Self {
+    /// Returns the back channel of a session whose client takes so many calls at once.
+    pub(super) fn new(program: CallbackProgram, minor: u32, requests: u32) -> Self {
+        let slots: Vec<BackSlot> = (0..requests.clamp(1, SLOTS_MAX))
+            .map(|_| BackSlot::default())
+            .collect();
         Self {
             program,
             minor,
             connections: Vec::new(),
-            sequence: 0,
-            under_way: None,
+            wanted_slots: slots.len(),
+            slots,
         }
     }
 
-    /// Returns what a call under way asks for, as the session ends.
-    pub(super) fn unanswered(self) -> Option<ClientRequest> {
-        self.under_way.map(|call| call.request)
+    /// Returns what the calls under way ask for, as the session ends.
+    pub(super) fn unanswered(self) -> impl Iterator<Item = ClientRequest> {
+        let calls = self.slots.into_iter().filter_map(|slot| slot.under_way);
+        calls.map(|call| call.request)
+    }
+
+    /// Returns the first slot without a call.
+    fn free_slot(&self) -> Option<usize> {
+        let mut usable = self.slots.iter().take(self.wanted_slots);
+        usable.position(|slot| slot.under_way.is_none())
+    }
+
+    /// Finds the slot whose call has a transaction id.
+    fn slot_of(&mut self, xid: u32) -> Option<&mut BackSlot> {
+        let has = |slot: &&mut BackSlot| {
+            let call = slot.under_way.as_ref();
+            call.and_then(|call| call.sent.as_ref())
+                .is_some_and(|sent| sent.xid == xid)
+        };
+        self.slots.iter_mut().find(has)
     }
 
     fn connection(&self) -> Option<Arc<ClientConnection>> {
@@ -102,20 +141,23 @@ impl BackChannel {
         self.connections.push(Arc::downgrade(connection));
     }
 
-    fn message(&self, xid: u32, session: &SessionId, request: &CallbackArguments) -> Vec<u8> {
+    fn message(&self, index: usize, session: &SessionId, request: &CallbackArguments) -> Vec<u8> {
+        let slot = self.slots.get(index);
+        let highest = self.slots.iter().rposition(|slot| slot.under_way.is_some());
+        let number = |index: usize| u32::try_from(index).unwrap_or(0);
         let credential = match &self.program.credential {
             CallbackCredential::None => None,
             CallbackCredential::Sys(body) => Some(body.as_slice()),
         };
         // RFC 8881, section 20: version 1 of the program, procedure 1 is CB_COMPOUND.
-        let mut w = rpc::call_as(xid, [self.program.number, 1, 1], credential);
+        let mut w = rpc::call_as(0, [self.program.number, 1, 1], credential);
         // No tag, the minor version, no identification, two operations.
         w.u32(0).u32(self.minor).u32(0).u32(2);
         w.u32(CB_SEQUENCE).opaque_fixed(session);
         // The slot, the highest one in use, not to be kept, no calls referred to.
-        w.u32(self.sequence.wrapping_add(1))
-            .u32(0)
-            .u32(0)
+        w.u32(slot.map_or(0, |slot| slot.sequence).wrapping_add(1))
+            .u32(number(index))
+            .u32(number(highest.unwrap_or(0).max(index)))
             .u32(0)
             .u32(0);
         match request.request {
@@ -143,8 +185,14 @@ struct CallbackArguments {
     handle: Vec<u8>,
 }
 
-/// Reads the answer to a call.
-fn answer(message: &[u8]) -> XdrResult<CallbackAnswer> {
+/// Reads the answer to a call; of one that the client took, how many slots it wants to be used, too.
+fn answer(message: &[u8]) -> XdrResult<(CallbackAnswer, Option<u32>)> {
+    let mut wanted_slots = None;
+    let answer = answer_of(message, &mut wanted_slots)?;
+    Ok((answer, wanted_slots))
+}
+
+fn answer_of(message: &[u8], wanted_slots: &mut Option<u32>) -> XdrResult<CallbackAnswer> {
     let Some(mut r) = rpc::result_of(message) else {
         return Ok(CallbackAnswer::Failed);
     };
@@ -165,11 +213,12 @@ fn answer(message: &[u8]) -> XdrResult<CallbackAnswer> {
         (CB_SEQUENCE, SEQUENCE_MISORDERED) => return Ok(CallbackAnswer::Misordered),
         _ => return Ok(CallbackAnswer::Failed),
     }
-    // Session, sequence, slot, and the highest slots.
+    // Session, sequence, slot, and the highest slots: the one that it has, and the one that it wants to be used.
     r.opaque_fixed(16)?;
-    for _ in 0..4 {
+    for _ in 0..3 {
         r.u32()?;
     }
+    *wanted_slots = Some(r.u32()?.saturating_add(1));
     if count == 1 {
         return Ok(CallbackAnswer::Again);
     }
@@ -243,34 +292,88 @@ impl StateTable {
         backs.any(|back| back.connection().is_some())
     }
 
-    /// Sends a client what it is to be told, as far as its sessions have no call under way.
+    /// Sends a client what it is to be told, as far as its sessions have slots without a call; those that were not answered again.
     pub(super) fn call_back(&mut self, client: ClientId) {
         let sessions = match self.clients.get(&client) {
-            Some(client) if !client.requests.is_empty() => client.back_sessions.clone(),
-            _ => return,
+            Some(client) => client.back_sessions.clone(),
+            None => return,
         };
         for id in sessions {
-            self.call_back_by(client, &id);
+            self.repeat_calls(&id);
+            while self.call_back_by(client, &id) {}
         }
     }
 
-    fn call_back_by(&mut self, client_id: ClientId, id: &SessionId) {
+    /// Sends the calls of a session again that were not answered.
+    fn repeat_calls(&mut self, id: &SessionId) {
+        let Some(back) = self.back_channel(id) else {
+            return;
+        };
+        let unsent = |slot: &BackSlot| {
+            let call = slot.under_way.as_ref();
+            call.is_some_and(|call| call.sent.is_none())
+        };
+        let slots: Vec<usize> = (0..)
+            .zip(&back.slots)
+            .filter_map(|(index, slot)| unsent(slot).then_some(index))
+            .collect();
+        for index in slots {
+            if !self.send_call(id, index) {
+                return;
+            }
+        }
+    }
+
+    fn back_channel(&mut self, id: &SessionId) -> Option<&mut BackChannel> {
+        self.sessions.get_mut(id)?.back.as_mut()
+    }
+
+    /// Sends the call of a slot; `false` if it cannot be sent now.
+    fn send_call(&mut self, id: &SessionId, index: usize) -> bool {
         let xid = u32::try_from(self.next_number() & 0xffff_ffff).unwrap_or(0);
         let now_ns = self.now_ns;
+        let Some(back) = self.back_channel(id) else {
+            return false;
+        };
+        let Some(connection) = back.connection() else {
+            return false;
+        };
+        let call = back
+            .slots
+            .get_mut(index)
+            .and_then(|slot| slot.under_way.as_mut());
+        let Some(call) = call else {
+            return false;
+        };
+        if let Some(head) = call.message.first_chunk_mut::<4>() {
+            *head = xid.to_be_bytes();
+        }
+        if !connection.send(call.message.clone()) {
+            return false;
+        }
+        call.sent = Some(SentCall {
+            xid,
+            sent_ns: now_ns,
+            by: Arc::downgrade(&connection),
+        });
+        let request = call.request;
+        self.calls_back.insert(xid, *id);
+        self.note_called(request);
+        true
+    }
+
+    /// Sends the next thing that a client is to be told by a session; `false` if there is none, or no slot.
+    fn call_back_by(&mut self, client_id: ClientId, id: &SessionId) -> bool {
         let (Some(client), Some(session)) =
             (self.clients.get_mut(&client_id), self.sessions.get_mut(id))
         else {
-            return;
+            return false;
         };
-        let Some(back) = session
-            .back
-            .as_mut()
-            .filter(|back| back.under_way.is_none())
-        else {
-            return;
+        let Some(back) = session.back.as_mut() else {
+            return false;
         };
-        let Some(connection) = back.connection() else {
-            return;
+        let (Some(index), Some(_)) = (back.free_slot(), back.connection()) else {
+            return false;
         };
         while let Some(request) = client.requests.pop_front() {
             let key = request.key();
@@ -293,20 +396,17 @@ impl StateTable {
                 other: super::state_id_other(self.boot, self.secret, key),
                 handle: file.encode(),
             };
-            if connection.send(back.message(xid, id, &arguments)) {
-                back.under_way = Some(CallUnderWay {
-                    xid,
+            let message = back.message(index, id, &arguments);
+            if let Some(slot) = back.slots.get_mut(index) {
+                slot.under_way = Some(CallUnderWay {
                     request,
-                    sent_ns: now_ns,
-                    by: Arc::downgrade(&connection),
+                    message,
+                    sent: None,
                 });
-                self.calls_back.insert(xid, *id);
-                self.note_called(request);
-            } else {
-                client.requests.push_front(request);
             }
-            return;
+            return self.send_call(id, index);
         }
+        false
     }
 
     /// Takes the answer to a call, that came by a connection; what is none is ignored.
@@ -325,20 +425,29 @@ impl StateTable {
         let Some(back) = &mut session.back else {
             return;
         };
-        let ours = |call: &CallUnderWay| {
-            call.xid == xid && std::ptr::eq(call.by.as_ptr(), &raw const **connection)
+        let Some(slot) = back.slot_of(xid) else {
+            return;
         };
-        if !back.under_way.as_ref().is_some_and(ours) {
+        let by_this = |call: &mut CallUnderWay| {
+            let by = call.sent.as_ref().map(|sent| sent.by.as_ptr());
+            by.is_some_and(|by| std::ptr::eq(by, &raw const **connection))
+        };
+        let Some(mut call) = slot.under_way.take_if(by_this) else {
+            return;
+        };
+        self.calls_back.remove(&xid);
+        let (answered, wanted_slots) = answer(message).unwrap_or((CallbackAnswer::Failed, None));
+        if matches!(answered, CallbackAnswer::Failed) {
+            // As it was, with the next tick.
+            call.sent = None;
+            slot.under_way = Some(call);
             return;
         }
-        self.calls_back.remove(&xid);
-        let Some(call) = back.under_way.take() else {
-            return;
-        };
-        let answered = answer(message).unwrap_or(CallbackAnswer::Failed);
-        if !matches!(answered, CallbackAnswer::Failed) {
-            // One that was misordered had been answered before, and its answer was lost.
-            back.sequence = back.sequence.wrapping_add(1);
+        // One that was misordered had been answered before, and its answer was lost.
+        slot.sequence = slot.sequence.wrapping_add(1);
+        if let Some(wanted) = wanted_slots {
+            let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+            back.wanted_slots = wanted.min(back.slots.len());
         }
         match (call.request, answered) {
             (ClientRequest::Recall(_), CallbackAnswer::Recalled) => {}
@@ -360,7 +469,7 @@ impl StateTable {
         self.call_back(client_id);
     }
 
-    /// Gives up calls that are not answered, and sends what was to be sent again.
+    /// Gives up waiting for answers that do not come, and sends what was to be sent again.
     pub(super) fn advance_back_channels(&mut self) {
         let now_ns = self.now_ns;
         let unanswered: Vec<(u32, SessionId)> = self
@@ -369,22 +478,16 @@ impl StateTable {
             .map(|(xid, id)| (*xid, *id))
             .collect();
         for (xid, id) in unanswered {
-            let back = self
-                .sessions
-                .get_mut(&id)
-                .and_then(|session| Some((session.client, session.back.as_mut()?)));
-            let Some((client, back)) = back else {
-                self.calls_back.remove(&xid);
-                continue;
+            let over = |sent: &mut SentCall| {
+                sent.by.strong_count() == 0 || now_ns.saturating_sub(sent.sent_ns) > ANSWER_NS
             };
-            let over = |call: &mut CallUnderWay| {
-                call.by.strong_count() == 0 || now_ns.saturating_sub(call.sent_ns) > ANSWER_NS
+            let slot = self.back_channel(&id).and_then(|back| back.slot_of(xid));
+            let waits = match slot.and_then(|slot| slot.under_way.as_mut()) {
+                Some(call) => call.sent.take_if(over).is_none(),
+                None => false,
             };
-            if let Some(call) = back.under_way.take_if(over) {
+            if !waits {
                 self.calls_back.remove(&xid);
-                if let Some(client) = self.clients.get_mut(&client) {
-                    client.requests.push_front(call.request);
-                }
             }
         }
         for client in self.clients_to_call() {

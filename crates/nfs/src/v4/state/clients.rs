@@ -5,6 +5,7 @@ use super::{CLIENTS_MAX, SessionId, StateKey, StateTable, exhausted, scrambled};
 use crate::rpc::Credential;
 use crate::v4::status::Status;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// A client's number.
 pub(crate) type ClientId = u64;
@@ -71,6 +72,8 @@ pub(super) struct Client {
     pub(super) requests: VecDeque<ClientRequest>,
     /// Sessions by which it is called.
     pub(super) back_sessions: BTreeSet<SessionId>,
+    /// Each change of a file that is under way by one of its state ids has a clone.
+    changes: Arc<()>,
     /// RECLAIM_COMPLETE was called.
     pub(super) reclaimed: bool,
     /// It is in the record of clients that may reclaim after a restart.
@@ -84,6 +87,16 @@ impl Client {
     /// Begins its lease anew.
     pub(super) fn renew(&mut self) {
         self.renewed = true;
+    }
+
+    /// Returns whether changes of files are under way that it was allowed to make.
+    pub(super) fn has_changes_under_way(&self) -> bool {
+        Arc::strong_count(&self.changes) > 1
+    }
+
+    /// Returns the mark of a change that is about to be under way.
+    pub(super) fn change(&self) -> Arc<()> {
+        Arc::clone(&self.changes)
     }
 
     /// Takes the time.
@@ -221,9 +234,29 @@ impl StateTable {
             return Err(Status::StaleClientId);
         }
         if !client.confirmed {
+            self.check_earlier(id)?;
             self.confirm(id);
         }
         Ok(())
+    }
+
+    /// Checks that nothing is under way any more that an earlier incarnation of a client was allowed to change: its locks are free once the
+    /// client is confirmed.
+    ///
+    /// # Errors
+    /// [`Status::Delay`].
+    pub(super) fn check_earlier(&self, id: ClientId) -> Result<(), Status> {
+        let name = self
+            .clients
+            .get(&id)
+            .map(|c| (c.has_sessions, c.name.as_slice()));
+        let earlier = name.and_then(|(has_sessions, name)| self.confirmed(has_sessions, name));
+        let earlier = earlier.filter(|earlier| *earlier != id);
+        let client = earlier.and_then(|earlier| self.clients.get(&earlier));
+        match client.is_some_and(Client::has_changes_under_way) {
+            true => Err(Status::Delay),
+            false => Ok(()),
+        }
     }
 
     /// Checks that a client of minor version 0 is known, and renews its lease.
@@ -350,6 +383,7 @@ impl StateTable {
             revoked: 0,
             requests: VecDeque::new(),
             back_sessions: BTreeSet::new(),
+            changes: Arc::default(),
             reclaimed: false,
             recorded: false,
             confirm: 0,

@@ -7,7 +7,7 @@
 //! What a file is like that a client writes, others are told by way of that client (section 10.4.3).
 
 use super::back_channel::WriterAttributes;
-use super::clients::ClientRequest;
+use super::clients::{Client, ClientRequest};
 use super::{ClientId, FileState, ShareMode, StateEntry, StateKey, StateKind, StateTable, TOLD_NS};
 use crate::handle::FileHandle;
 use crate::v4::operation::StateId;
@@ -558,7 +558,12 @@ impl StateTable {
             .iter()
             .filter(|(_, since)| now_ns.saturating_sub(**since) > lease_ns + TOLD_NS);
         for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.revoke(key);
+            // What it was allowed to change is changed before others may.
+            let client = self.states.get(&key).map(|entry| entry.client);
+            let client = client.and_then(|client| self.clients.get(&client));
+            if !client.is_some_and(Client::has_changes_under_way) {
+                self.revoke(key);
+            }
         }
         self.given_back
             .retain(|_, waits| now_ns.saturating_sub(waits.since_ns) <= GIVE_BACK_NS);

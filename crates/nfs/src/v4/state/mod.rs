@@ -1,7 +1,8 @@
 //! What the server knows of NFSv4's clients between their calls: who they are, their sessions, what they have open and locked.
 //!
 //! Everything here is in memory and bounded. Time comes from outside ([`StateTable::tick`]). A client whose lease has run out keeps
-//! its state until a request conflicts with it (a *courtesy* client); the first conflict takes all of it.
+//! its state until a request conflicts with it (a *courtesy* client); the first conflict takes all of it. Not while a change is under way
+//! that the state allowed: it would be made after another client was given the lock.
 //! Nothing here waits, and nothing knows what a COMPOUND is.
 
 mod back_channel;
@@ -201,7 +202,8 @@ impl StateTable {
             .filter(|(_, client)| {
                 let age = client.age_ns(now_ns);
                 let idle = !client.confirmed || client.states == 0;
-                age > self.lease_ns && (idle || age > COURTESY_NS)
+                let over = age > self.lease_ns && (idle || age > COURTESY_NS);
+                over && !client.has_changes_under_way()
             })
             .map(|(id, _)| *id)
             .collect();
@@ -228,7 +230,7 @@ impl StateTable {
     fn is_expired(&self, client: ClientId) -> bool {
         self.clients
             .get(&client)
-            .is_none_or(|c| c.age_ns(self.now_ns) > self.lease_ns)
+            .is_none_or(|c| c.age_ns(self.now_ns) > self.lease_ns && !c.has_changes_under_way())
     }
 
     fn state_id(&self, key: StateKey, sequence: u32) -> StateId {

@@ -6,6 +6,7 @@ use crate::v4::operation::StateId;
 use crate::v4::status::Status;
 use engine::FsHandle;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Clients of NLM that have one file open with a share mode.
 const FILE_SHARES_MAX: usize = 1024;
@@ -256,6 +257,12 @@ impl StateTable {
         let uid = open.uid;
         self.renew_quietly(of);
         Ok(Some(uid))
+    }
+
+    /// Returns the mark that a change has to keep, until it has ended, which a state id allows: its client keeps its locks until then.
+    pub(crate) fn change_by(&self, id: &StateId, minor: u32) -> Option<Arc<()>> {
+        let (_, entry) = self.find(id, None, minor).ok()?;
+        Some(self.clients.get(&entry.client)?.change())
     }
 
     fn is_confirmed(&self, owner: OwnerId) -> bool {

@@ -117,6 +117,8 @@ impl StateTable {
         if client.sessions >= CLIENT_SESSIONS_MAX {
             return Err(Status::Delay);
         }
+        self.check_earlier(id)?;
+        let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
         client.renew();
         client.sessions += 1;
         client.create_sequence = client.create_sequence.wrapping_add(1).max(1);
@@ -125,7 +127,7 @@ impl StateTable {
         let back = asked
             .program
             .clone()
-            .map(|program| BackChannel::new(program, minor));
+            .map(|program| BackChannel::new(program, minor, asked.back.requests));
         let session = self.add_session(id, fore, back);
         let mut flags = 0;
         if let (true, Some(connection)) = (asked.flags & BACK_CHANNEL != 0, connection)
@@ -269,9 +271,8 @@ impl StateTable {
         if let Some(client) = self.clients.get_mut(&session.client) {
             client.sessions = client.sessions.saturating_sub(1);
             client.back_sessions.remove(id);
-            client
-                .requests
-                .extend(session.back.and_then(BackChannel::unanswered));
+            let unanswered = session.back.into_iter().flat_map(BackChannel::unanswered);
+            client.requests.extend(unanswered);
         }
         self.call_back(session.client);
         Ok(())

@@ -56,8 +56,30 @@ fn limits() -> ChannelLimits {
     }
 }
 
+fn create(client: ClientId, requests: u32) -> CreateSession {
+    CreateSession {
+        client,
+        sequence: 1,
+        flags: 2,
+        fore: limits(),
+        back: ChannelLimits {
+            requests,
+            ..limits()
+        },
+        program: Some(CallbackProgram {
+            number: 0x4000_0000,
+            credential: CallbackCredential::None,
+        }),
+    }
+}
+
 impl TestClient {
     fn new(table: &mut StateTable, name: &[u8]) -> Self {
+        Self::with_back_slots(table, name, limits().requests)
+    }
+
+    /// A client that takes so many calls at once.
+    fn with_back_slots(table: &mut StateTable, name: &[u8], requests: u32) -> Self {
         let calls: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let sent = Arc::clone(&calls);
         let connection = ClientConnection::new(TransportSecurity::Plain, move |message| {
@@ -67,17 +89,7 @@ impl TestClient {
         let principal = Principal::User(0);
         let exchanged = table.exchange_id(name, [1; 8], principal.clone(), false);
         let id = exchanged.expect("a new client").client;
-        let create = CreateSession {
-            client: id,
-            sequence: 1,
-            flags: 2,
-            fore: limits(),
-            back: limits(),
-            program: Some(CallbackProgram {
-                number: 0x4000_0000,
-                credential: CallbackCredential::None,
-            }),
-        };
+        let create = create(id, requests);
         let created = table.create_session(&create, principal, Some(&connection), 1);
         let created = created.expect("a session");
         let session = created.get(..16).and_then(|id| id.try_into().ok());
@@ -139,7 +151,7 @@ impl TestClient {
         let xid = Reader::new(call).u32().expect("a call");
         let mut w = crate::rpc::success(xid, 128);
         w.u32(status).u32(0).u32(2).u32(11).u32(0);
-        w.opaque_fixed(&self.session).u32(1).u32(0).u32(0).u32(0);
+        w.opaque_fixed(&self.session).u32(1).u32(0).u32(3).u32(3);
         result(&mut w);
         let connection = self.connection.as_ref().expect("connected");
         table.called_back(connection, w.as_bytes());
@@ -161,6 +173,17 @@ impl TestClient {
     fn given_back(&self) -> usize {
         self.given_back.load(Ordering::Relaxed)
     }
+}
+
+fn nth<T>(all: &[T], index: usize) -> &T {
+    all.get(index).expect("as many")
+}
+
+/// The slot that a call is in, and the highest one in use.
+fn slots(call: &[u8]) -> (u32, u32) {
+    let mut r = Reader::new(call);
+    r.opaque_fixed(15 * 4 + 16 + 4).expect("the head");
+    (r.u32().expect("a slot"), r.u32().expect("the highest"))
 }
 
 /// The slot's sequence and the state id that a call names.
@@ -257,6 +280,34 @@ fn what_is_not_given_back_is_revoked_and_its_client_is_told() {
     );
 }
 
+/// A write that hangs must not be made after others were given the file.
+#[test]
+fn a_client_whose_write_is_under_way_keeps_what_allowed_it() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let held = one.delegate_to_write(&mut table, 1).expect("delegated");
+    let other = one.delegate(&mut table, 2).expect("delegated");
+    let write = table.change_by(&held, 1).expect("a client");
+    table.recall_file(file(1).locked(), one.id, Recalled::ForChange);
+    let open = |table: &mut StateTable| table.check_delegations(&file(2), None, TO_WRITE);
+    for second in [1, 60, 100, 200] {
+        table.tick(second * SECOND);
+        assert_eq!(open(&mut table), Err(Status::Delay), "{second} s");
+        assert_eq!(one.given_back(), 0, "{second} s");
+    }
+    // Another incarnation of the client waits, too.
+    let principal = Principal::User(0);
+    let exchanged = table.exchange_id(b"one", [2; 8], principal.clone(), false);
+    let again = create(exchanged.expect("another incarnation").client, 4);
+    let created = table.create_session(&again, principal.clone(), None, 1);
+    assert_eq!(created, Err(Status::Delay));
+    drop(write);
+    table.tick(201 * SECOND);
+    assert_eq!((open(&mut table), one.given_back()), (Ok(()), 2));
+    assert_eq!(table.test_state(&other, one.id), Status::DelegationRevoked);
+    assert!(table.create_session(&again, principal, None, 1).is_ok());
+}
+
 #[test]
 fn calls_are_repeated_until_they_are_answered() {
     let mut table = table();
@@ -284,6 +335,73 @@ fn calls_are_repeated_until_they_are_answered() {
     assert_eq!(recalled(other.taken().first().expect("again")), (2, held));
     assert_eq!(table.sequence_flags(one.id), 0);
     assert!(one.delegate(&mut table, 2).is_some());
+}
+
+#[test]
+fn a_call_that_is_not_answered_holds_back_no_other_one() {
+    let mut table = table();
+    let one = TestClient::new(&mut table, b"one");
+    let held: Vec<StateId> = (1..=6)
+        .map(|object| one.delegate(&mut table, object).expect("delegated"))
+        .collect();
+    for object in 1..=6 {
+        table.recall_file(file(object).locked(), one.id, Recalled::ForChange);
+    }
+    let calls = one.taken();
+    let sent: Vec<_> = calls
+        .iter()
+        .map(|call| (slots(call), recalled(call)))
+        .collect();
+    let expected: Vec<_> = (0..4)
+        .zip(&held)
+        .map(|(slot, id)| ((slot, slot), (1, *id)))
+        .collect();
+    assert_eq!(sent, expected, "as many as the client takes");
+    // The second is answered: its slot is free for the fifth.
+    one.answer(&mut table, nth(&calls, 1).as_slice(), 0);
+    let fifth = one.taken().pop().expect("a call");
+    assert_eq!(
+        (slots(&fifth), recalled(&fifth)),
+        ((1, 3), (2, *nth(&held, 4)))
+    );
+    // Those that are not answered are sent again as they were, but for the transaction's id, and nothing else in their slots.
+    table.renew_quietly(one.id);
+    table.tick(12 * SECOND);
+    let again = one.taken();
+    let without_id = |call: &Vec<u8>| call.get(4..).map(<[u8]>::to_vec);
+    let unanswered = [nth(&calls, 0), &fifth, nth(&calls, 2), nth(&calls, 3)];
+    assert!(
+        again
+            .iter()
+            .map(without_id)
+            .eq(unanswered.into_iter().map(without_id))
+    );
+    // The client answers what it was first sent: too late, there is another one under way.
+    one.answer(&mut table, nth(&calls, 0).as_slice(), 0);
+    assert!(one.taken().is_empty());
+    one.answer(&mut table, nth(&again, 0).as_slice(), 0);
+    let sixth = one.taken().pop().expect("a call");
+    assert_eq!(
+        (slots(&sixth), recalled(&sixth)),
+        ((0, 3), (2, *nth(&held, 5)))
+    );
+}
+
+#[test]
+fn a_client_of_one_slot_is_called_once_at_a_time() {
+    let mut table = table();
+    let one = TestClient::with_back_slots(&mut table, b"one", 1);
+    for object in 1..=2 {
+        assert!(one.delegate(&mut table, object).is_some());
+        table.recall_file(file(object).locked(), one.id, Recalled::ForChange);
+    }
+    let call = one.taken().pop().expect("a call");
+    table.tick(12 * SECOND);
+    let again = one.taken();
+    assert_eq!(again.len(), 1, "the same, and nothing else");
+    assert_eq!(recalled(nth(&again, 0).as_slice()), recalled(&call));
+    one.answer(&mut table, nth(&again, 0).as_slice(), 0);
+    assert_eq!(recalled(nth(&one.taken(), 0).as_slice()).0, 2);
 }
 
 #[test]
@@ -457,22 +575,17 @@ fn a_client_that_is_silent_about_a_file_is_to_give_it_back_and_loses_it() {
     assert_eq!(one.taken().len(), 1);
     table.tick(3 * SECOND);
     assert_eq!(answered(answer), Some(None));
-    // It is called 10 s later: it did not answer.
-    for second in 4..=LEASE / SECOND + 18 {
+    // It is called at once, for it takes several calls, and a lease's time later it has lost the file.
+    let calls = one.taken();
+    assert_eq!(recalled(calls.first().expect("a call")).1, held);
+    for second in 4..=LEASE / SECOND + 6 {
         table.renew_quietly(one.id);
         table.tick(second * SECOND);
     }
     assert_eq!(table.test_state(&held, one.id), Status::DelegationRevoked);
     let write = table.check_access(&held, &file(1), 2, Some(one.id), 1);
     assert_eq!(write, Err(Status::DelegationRevoked), "no second writer");
-    let calls = one.taken();
-    let asked = calls.iter().map(|call| asked_for(call).0);
-    assert_eq!(
-        asked.filter(|operation| *operation == 3).count(),
-        0,
-        "asked once"
-    );
-    assert!(!calls.is_empty() && table.asked.is_empty());
+    assert!(!one.taken().is_empty() && table.asked.is_empty());
     // Nobody waits for a client that is gone.
     let two = TestClient::new(&mut table, b"two");
     assert!(two.delegate_to_write(&mut table, 2).is_some());
