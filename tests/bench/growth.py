@@ -158,40 +158,33 @@ def directory(bench):
         bench.memory(at)
 
 
-def snapshots(bench):
+def grown(bench, made, make, show, name):
+    """Makes more and more by a command, tells at each power of ten what one more costs, and gives that power. `made`: what the rows call it."""
     bench.begin()
-    client = bench.client()
-    handle = filled(client, "file")
+    handle = filled(bench.client(), "file")
     there = 0
     for at in powers(10, min(10_000, bench.args.largest)):
         for number in range(there, at):
-            bench.box.give("zfs", "snapshot", f"bench/fs@s{number}")
+            bench.box.give(*make, f"{name}n{number}")
         there = at
-        bench.commands(at, "take", "zfs", "snapshot", "bench/fs@more{}")
-        bench.commands(at, "show", "zfs", "list", "-t", "snapshot", "bench/fs@more{}")
-        bench.commands(at, "destroy", "zfs", "destroy", "bench/fs@more{}")
-        bench.writes(at, client, handle)
+        more = name + "more{}"
+        bench.commands(at, made, *make, more)
+        bench.commands(at, "show", *show, more)
+        bench.commands(at, "destroy", "zfs", "destroy", more)
+        bench.writes(at, bench.client(), handle)
         bench.memory(at)
-    bench.clients.clear()
-    bench.restarted(there, "import")
+        yield at
+
+
+def snapshots(bench):
+    for at in grown(bench, "take", ["zfs", "snapshot"], ["zfs", "list", "-t", "snapshot"], "bench/fs@"):
+        last = at
+    bench.restarted(last, "import")
 
 
 def datasets(bench):
-    bench.begin()
-    client = bench.client()
-    handle = filled(client, "file")
-    there = 0
-    for at in powers(10, min(10_000, bench.args.largest)):
-        for number in range(there, at):
-            bench.box.give("zfs", "create", f"bench/d{number}")
-        there = at
-        bench.commands(at, "create", "zfs", "create", "bench/more{}")
-        bench.commands(at, "show", "zfs", "list", "bench/more{}")
-        bench.commands(at, "destroy", "zfs", "destroy", "bench/more{}")
-        bench.writes(at, client, handle)
-        bench.memory(at)
+    for at in grown(bench, "create", ["zfs", "create"], ["zfs", "list"], "bench/"):
         bench.restarted(at, "import")
-        client = bench.client()
 
 
 def size(bench):

@@ -2,7 +2,7 @@
 //!
 //! The heap would keep it. Its allocator raises the size from which it maps blocks singly to that of the largest one freed (32 MiB at
 //! most), so that after the first buffer of 16 MiB the next ones lie in the heaps of the threads that took them, with what is free between them:
-//! 70 MiB of a process that may take 512 (docs/measurements/2026-11-29-streams.md).
+//! 70 MiB of a process that may take 512 (docs/measurements/2026-11-29-rates.md).
 
 use std::ptr::NonNull;
 

@@ -43,11 +43,14 @@ impl FoldedDirectory {
 pub(crate) struct FoldedNames(RefCell<VecDeque<(FileId, FoldedDirectory)>>);
 
 impl FoldedNames {
-    /// Changes what is known of a directory, if it is known.
-    pub(crate) fn change(&self, dir: FileId, work: impl FnOnce(&mut FoldedDirectory)) {
+    /// Takes note of a change of a directory, if it is known; of one that failed half-way, what it left is not.
+    pub(crate) fn note(&self, dir: FileId, done: bool, change: impl FnOnce(&mut FoldedDirectory)) {
+        if !done {
+            return self.forget(dir);
+        }
         let mut directories = self.0.borrow_mut();
         if let Some((_, known)) = directories.iter_mut().rev().find(|(id, _)| *id == dir) {
-            work(known);
+            change(known);
         }
     }
 

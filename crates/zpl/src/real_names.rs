@@ -81,26 +81,16 @@ impl Fs {
     ) -> FsResult<()> {
         self.note_name(name);
         let added = zap::add_u64(self.os(), dir.object_id(), name, value, tx).await;
-        match added {
-            Ok(()) => self
-                .0
-                .folded
-                .change(dir.id(), |names| names.add(&self.fold(name))),
-            Err(_) => self.0.folded.forget(dir.id()),
-        }
+        let change = |names: &mut FoldedDirectory| names.add(&self.fold(name));
+        self.0.folded.note(dir.id(), added.is_ok(), change);
         Ok(added?)
     }
 
     /// Removes a name, as it is stored, from a directory whose lock the caller holds.
     pub(crate) async fn remove_name(&self, dir: &Znode, name: &[u8], tx: &Tx) -> FsResult<()> {
         let removed = zap::remove(self.os(), dir.object_id(), name, tx).await;
-        match removed {
-            Ok(()) => self
-                .0
-                .folded
-                .change(dir.id(), |names| names.remove(&self.fold(name))),
-            Err(_) => self.0.folded.forget(dir.id()),
-        }
+        let change = |names: &mut FoldedDirectory| names.remove(&self.fold(name));
+        self.0.folded.note(dir.id(), removed.is_ok(), change);
         Ok(removed?)
     }
 }

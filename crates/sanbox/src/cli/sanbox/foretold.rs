@@ -48,11 +48,10 @@ pub(super) fn told_plan(session: &Session, job: &Job, tree: &TreePlan) -> Outcom
 
 /// Says whether a dataset of the source would be fenced.
 async fn told_fence(
-    session: &Session,
+    source: &dyn Switchover,
     job: &Job,
     dataset: &str,
 ) -> Result<String, ReplicationError> {
-    let source = source_of(&session.appliance, job).await?;
     match source.check_fence(dataset, &job.name).await {
         Ok(()) => Ok(format!(
             "{dataset} would be read-only, and neither shared nor mapped"
@@ -91,12 +90,10 @@ pub(super) async fn failover(
                 line("nothing would be put in use before that is decided".to_owned());
                 return Err(Exit(1));
             }
+            let source = source_of(&session.appliance, job).await.map_err(&failed)?;
             for planned in &tree.datasets {
-                line(
-                    told_fence(session, job, &planned.source)
-                        .await
-                        .map_err(&failed)?,
-                );
+                let told = told_fence(&*source, job, &planned.source).await;
+                line(told.map_err(&failed)?);
             }
             let planned = tree.datasets.into_iter();
             planned.map(|planned| planned.target).collect()

@@ -202,26 +202,35 @@ impl Tools {
     }
 }
 
+/// Returns what the smbd that is installed says of itself, asked by an option; `None` without one.
+async fn smbd_says(option: &'static str) -> Option<String> {
+    let ask = move || {
+        Command::new("smbd")
+            .arg(option)
+            .stdin(Stdio::null())
+            .output()
+    };
+    let output = paths::call(Path::new("smbd"), ask).await.ok()?.ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Returns the version of the Samba that is installed; `None` without one.
 pub(super) async fn version() -> Option<String> {
-    let ask = || Command::new("smbd").arg("-V").stdin(Stdio::null()).output();
-    let output = paths::call(Path::new("smbd"), ask).await.ok()?.ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = smbd_says("-V").await?;
     Some(text.trim().strip_prefix("Version ")?.to_owned())
 }
 
 /// Returns whether the Samba that is installed has a module of its VFS.
-pub(super) async fn has_module(name: &'static str) -> bool {
-    let look = move || {
-        let output = Command::new("smbd").arg("-b").stdin(Stdio::null()).output();
-        let text = output.map_or_else(|_| Vec::new(), |output| output.stdout);
-        let text = String::from_utf8_lossy(&text);
-        let directory = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("MODULESDIR: "));
-        directory.is_some_and(|at| Path::new(at).join(format!("vfs/{name}.so")).exists())
+pub(super) async fn has_module(name: &str) -> bool {
+    let text = smbd_says("-b").await.unwrap_or_default();
+    let mut lines = text.lines().map(str::trim);
+    let Some(directory) = lines.find_map(|line| line.strip_prefix("MODULESDIR: ")) else {
+        return false;
     };
-    paths::call(Path::new("smbd"), look).await.unwrap_or(false)
+    let module = Path::new(directory).join(format!("vfs/{name}.so"));
+    let looked_for = module.clone();
+    let found = paths::call(&module, move || looked_for.exists()).await;
+    found.unwrap_or(false)
 }
 
 /// Returns the last lines of what Samba said before it ended by itself.
