@@ -7,6 +7,7 @@ use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType, Txg};
 
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::{DslDir, available_below};
@@ -44,6 +45,10 @@ impl SyncTask for DestroyDataset {
 
     fn name(&self) -> &'static str {
         "destroy"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.name)
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Rc<DatasetState>> {
@@ -86,6 +91,15 @@ impl SyncTask for RenameDataset {
 
     fn name(&self) -> &'static str {
         "rename"
+    }
+
+    fn concerned(&self) -> Concerned {
+        match Concerned::subtree(&self.from) {
+            Concerned::Subtrees(from) => {
+                Concerned::Subtrees([from, vec![self.to.clone()]].concat())
+            }
+            other => other,
+        }
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rename> {

@@ -12,6 +12,7 @@ use dmu::Tx;
 use ondisk::{ObjectId, Txg};
 use zio::BlockKeys;
 
+use crate::change_log::Concerned;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, KeyChangeError, Result};
@@ -95,6 +96,10 @@ impl SyncTask for ChangeKey {
 
     fn name(&self) -> &'static str {
         "change-key"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::All
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rewrapping> {

@@ -12,6 +12,7 @@ use ondisk::zil::ZilHeader;
 use ondisk::{ObjectId, Txg, pool_version};
 
 use crate::bptree;
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available, available_below};
 use crate::dsl_pool::{DslPool, Found};
@@ -65,6 +66,10 @@ impl SyncTask for CloneSnapshot {
         "clone"
     }
 
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.name)
+    }
+
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Self::Checked> {
         if Asked::of(&self.settings).is_anything() {
             return Err(PropertyError::EncryptionOfClone.into());
@@ -104,6 +109,11 @@ impl SyncTask for PromoteClone {
         "promote"
     }
 
+    fn concerned(&self) -> Concerned {
+        // Encryption roots move along.
+        Concerned::All
+    }
+
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Promotion> {
         pool.check_promote(&self.name).await
     }
@@ -125,6 +135,10 @@ impl SyncTask for RollBack {
 
     fn name(&self) -> &'static str {
         "rollback"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.name)
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Rc<DatasetState>> {

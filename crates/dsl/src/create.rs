@@ -9,6 +9,7 @@ use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified
 use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg, pool_version};
 
 use crate::bpobj::Bpobj;
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::{DslDir, available};
@@ -44,6 +45,10 @@ where
 
     fn name(&self) -> &'static str {
         "create"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.new.name)
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {

@@ -13,6 +13,7 @@ use ondisk::dsl::zapified_keys;
 use ondisk::{ObjectId, Txg};
 use zio::BlockKeys;
 
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
@@ -141,6 +142,7 @@ impl DslPool {
             return Err(DslError::KeyLoaded { name: name.into() });
         }
         self.keys.load(root.object, key);
+        self.changes.record(Concerned::All);
         Ok(())
     }
 
@@ -201,6 +203,7 @@ impl DslPool {
                     return Err(busy());
                 }
                 self.keys.unload(root);
+                self.changes.record(Concerned::All);
                 self.services.cache().forget_keyed();
                 return Ok(());
             }

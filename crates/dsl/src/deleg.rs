@@ -14,6 +14,7 @@ use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::deleg::{is_key, keys_of_user};
 use ondisk::{ObjectId, ObjectType, Txg, pool_version};
 
+use crate::change_log::Concerned;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
@@ -137,6 +138,10 @@ impl SyncTask for ChangeGrants {
 
     fn name(&self) -> &'static str {
         if self.remove { "unallow" } else { "allow" }
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::Nothing
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {

@@ -16,6 +16,7 @@ use zio::{BlockKeys, Bookmark, IoClass, Protection, ReadProps};
 
 use crate::async_destroy::AsyncDestroy;
 use crate::bpobj::Bpobj;
+use crate::change_log::ChangeLog;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::{DslDir, PropMap};
@@ -64,6 +65,8 @@ pub(crate) struct DslPool {
     altroot: RefCell<Option<String>>,
     /// Names and links of the tree: sync tasks hold it exclusively.
     pub(crate) config: RwLock<()>,
+    /// Which datasets have changed in names and properties.
+    pub(crate) changes: ChangeLog,
     pub(crate) loaded: Loaded,
     pub(crate) keys: KeyRing,
     pub(crate) sync: SyncState<Self>,
@@ -151,6 +154,7 @@ impl DslPool {
             pool_name: RefCell::new(options.pool_name),
             altroot: RefCell::new(None),
             config: RwLock::new("the names of datasets", ()),
+            changes: ChangeLog::default(),
             loaded: Loaded::default(),
             keys: KeyRing::default(),
             sync: SyncState::new(sync_bplist),

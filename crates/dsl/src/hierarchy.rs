@@ -7,6 +7,7 @@ use ondisk::{BlockPointer, ObjectId, Txg};
 use zio::BlockKeys;
 
 use crate::change::{DestroyDataset, RenameDataset};
+use crate::change_log::{Concerned, DatasetChanges};
 use crate::create::{CreateDataset, case_insensitive_flag};
 use crate::dataset::Dataset;
 use crate::dsl_pool::{DslPool, Found};
@@ -431,8 +432,30 @@ impl Hierarchy {
         name: &'static str,
         task: impl AsyncFnOnce(&Self, &Tx) -> Result<T> + 'static,
     ) -> Result<T> {
+        self.submit_for(name, Concerned::All, task).await
+    }
+
+    /// As [`Hierarchy::submit`], of a change that concerns the names and properties of no other datasets than these.
+    pub(crate) async fn submit_for<T: 'static>(
+        &self,
+        name: &'static str,
+        concerned: Concerned,
+        task: impl AsyncFnOnce(&Self, &Tx) -> Result<T> + 'static,
+    ) -> Result<T> {
         let run = async move |pool: &Rc<DslPool>, tx: &Tx| task(&Self(pool.clone()), tx).await;
-        self.0.submit(name, run).await
+        self.0.submit(name, concerned, run).await
+    }
+
+    /// Returns which file systems and volumes have changed in names and properties since the moment `seen` of an earlier answer, as long as the
+    /// pool is open; 0 is told of the whole pool. What changes while this is asked is told in the next answer at the latest.
+    #[must_use]
+    pub fn changes_since(&self, seen: u64) -> DatasetChanges {
+        self.0.changes.since(seen)
+    }
+
+    /// Notes that a property of a dataset has changed that is stored in the dataset itself.
+    pub fn property_changed(&self, name: &str) {
+        self.0.changes.record(Concerned::subtree(name));
     }
 
     /// As [`DslPool::poison_on_error`].

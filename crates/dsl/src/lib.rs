@@ -16,6 +16,7 @@ mod bpobj;
 mod bptree;
 mod change;
 mod change_key;
+mod change_log;
 mod clone;
 mod create;
 mod crypt;
@@ -71,6 +72,7 @@ mod userspace;
 mod write_policy;
 
 pub use change_key::KeyChange;
+pub use change_log::DatasetChanges;
 pub use crypt::KeyInfo;
 pub use dataset::Dataset;
 pub use dataset_page::DatasetPage;

@@ -15,6 +15,7 @@ use ondisk::{ObjectId, Txg};
 
 use crate::bookmark::{CreateBookmarks, NewBookmark};
 use crate::change::{DestroyDataset, RenameDataset};
+use crate::change_log::Concerned;
 use crate::clone::{PromoteClone, RollBack};
 use crate::dsl_dir::available;
 use crate::dsl_pool::DslPool;
@@ -161,7 +162,8 @@ impl Hierarchy {
             };
             Ok(program(&step).await)
         };
-        self.pool().submit("channel program", run).await
+        let name = "channel program";
+        self.pool().submit(name, Concerned::All, run).await
     }
 
     /// Runs a program that only looks.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use ondisk::ObjectId;
 
+use crate::change_log::Concerned;
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
@@ -85,8 +86,9 @@ impl Hierarchy {
             let _names = self.pool().config.read().await;
             self.pool().find(name).await?;
         }
+        let concerned = Concerned::subtree(name);
         let request = Rc::new((name.to_owned(), changes));
-        self.submit("receive", async move |this: &Self, tx: &Tx| {
+        self.submit_for("receive", concerned, async move |this: &Self, tx: &Tx| {
             let (name, changes) = &*request;
             let pool = this.pool();
             let found = pool.find(name).await?;

@@ -21,6 +21,7 @@ use ondisk::redaction::{ENTRY_BLOCKS_MAX, RedactedBlocks, RedactionHeader};
 use ondisk::{DnodePhys, ObjectId, ObjsetType, Txg};
 
 use crate::bookmark::BookmarkSource;
+use crate::change_log::Concerned;
 use crate::dataset::Dataset;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, RedactionError, Result};
@@ -91,6 +92,10 @@ impl SyncTask for CreateRedaction {
 
     fn name(&self) -> &'static str {
         "redact"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::Nothing
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<BookmarkSource> {
@@ -573,7 +578,8 @@ impl ListWriter {
             pool.poison_on_error(pool.append_to_list(list, &entries, before, tx))
                 .await
         };
-        self.pool.submit("redact", append).await
+        let nothing = Concerned::Nothing;
+        self.pool.submit("redact", nothing, append).await
     }
 
     async fn finish(mut self) -> Result<()> {

@@ -22,6 +22,7 @@ use ondisk::bookmark::BookmarkPhys;
 use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{Guid, ObjectId, Txg};
 
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, Found};
@@ -154,6 +155,10 @@ impl SyncTask for ExchangeWithCopy {
 
     fn name(&self) -> &'static str {
         "rotate-key"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::All
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Exchange> {

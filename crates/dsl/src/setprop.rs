@@ -7,6 +7,7 @@ use dmu::zap;
 use ondisk::dsl::{dataset_flags, zapified_keys};
 use ondisk::{Compression, ObjectId, Txg, pool_version};
 
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
@@ -27,6 +28,10 @@ impl SyncTask for SetProperties {
 
     fn name(&self) -> &'static str {
         "set"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.name)
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Found> {
@@ -54,6 +59,10 @@ impl SyncTask for InheritProperty {
 
     fn name(&self) -> &'static str {
         "inherit"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::subtree(&self.name)
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {

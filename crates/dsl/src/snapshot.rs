@@ -13,6 +13,7 @@ use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType, Txg};
 
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, SpaceCharged, available, available_beside};
 use crate::dsl_pool::DslPool;
@@ -45,6 +46,10 @@ impl SyncTask for TakeSnapshots {
 
     fn name(&self) -> &'static str {
         "snapshot"
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::Nothing
     }
 
     async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<()> {

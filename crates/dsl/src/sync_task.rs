@@ -23,6 +23,7 @@ use dmu::{Tx, TxWeight};
 use ondisk::Txg;
 use runtime::sync::oneshot;
 
+use crate::change_log::Concerned;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Refusals, Result};
 use crate::sync_state::QueuedTask;
@@ -36,6 +37,9 @@ pub(crate) trait SyncTask: Sized + 'static {
 
     /// The name under which the caller's wait is observed.
     fn name(&self) -> &'static str;
+
+    /// Whose names or properties it changes.
+    fn concerned(&self) -> Concerned;
 
     /// Checks everything that may refuse the change, and changes nothing. `txg` is the txg the change would be made in, in
     /// syncing context; only there may the answer be `Again`.
@@ -85,7 +89,7 @@ pub(crate) trait EachName: 'static {
     ) -> Result<()>;
 }
 
-/// The sync task of a change to several names. Refused names end it with [`DslError::Refused`].
+/// The sync task of a change to several names, which are snapshots, bookmarks or holds. Refused names end it with [`DslError::Refused`].
 pub(crate) struct Each<T>(pub(crate) T);
 
 impl<T: EachName> SyncTask for Each<T> {
@@ -94,6 +98,10 @@ impl<T: EachName> SyncTask for Each<T> {
 
     fn name(&self) -> &'static str {
         self.0.name()
+    }
+
+    fn concerned(&self) -> Concerned {
+        Concerned::Nothing
     }
 
     async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {
@@ -163,8 +171,9 @@ impl DslPool {
         let mut next = task;
         loop {
             let task = next;
+            let concerned = task.concerned();
             let attempt = async move |pool: &Rc<Self>, tx: &Tx| Ok(pool.attempt(task, tx).await);
-            match self.submit(name, attempt).await? {
+            match self.submit(name, concerned, attempt).await? {
                 Attempt::Done(result) => return result,
                 Attempt::Again(task) => next = task,
             }
@@ -186,12 +195,14 @@ impl DslPool {
 
     /// Runs `task` in syncing context and waits until its txg is on disk. The task must check
     /// everything before it changes anything: an error means that nothing was changed.
+    /// `concerned` is whose names or properties it changes.
     ///
     /// # Errors
     /// `ReadOnly`; those of the task; `Dmu(Stopped)` when the pool takes no more transactions.
     pub(crate) async fn submit<T: 'static>(
         self: &Rc<Self>,
         name: &'static str,
+        concerned: Concerned,
         task: impl AsyncFnOnce(&Rc<Self>, &Tx) -> Result<T> + 'static,
     ) -> Result<T> {
         if self.read_only {
@@ -201,8 +212,10 @@ impl DslPool {
         let (send, receive) = oneshot(name);
         let boxed: QueuedTask<Self> = Box::new(move |pool, tx| {
             Box::pin(async move {
+                let result = task(&pool, &tx).await;
+                pool.changes.record(concerned);
                 // The caller may be gone; the change is made nevertheless.
-                let _ = send.send(task(&pool, &tx).await);
+                let _ = send.send(result);
             })
         });
         let tx = clock.begin(TxWeight::unthrottled()).await?;

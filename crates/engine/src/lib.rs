@@ -57,7 +57,7 @@ pub use file_target::{
 };
 pub use fs::{CloneOf, FsHandle};
 pub use objects::ObjectSum;
-pub use pool_handle::PoolHandle;
+pub use pool_handle::{PoolHandle, PoolOpening};
 pub use pool_mailbox::{Ending, Request};
 pub use program::{
     ProgramAnswer, ProgramCall, ProgramCalls, ProgramChange, ProgramItem, ProgramList,
@@ -81,8 +81,8 @@ pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::stream;
 pub use dsl::{
-    GrantChange, Grants, KeyChange, KeyFormat, KeyInfo, NewKey, PlannedKey, SnapshotEntry,
-    SnapshotPage, SnapshotPosition, Subject, Traffic, Usage, UsageOf,
+    DatasetChanges, GrantChange, Grants, KeyChange, KeyFormat, KeyInfo, NewKey, PlannedKey,
+    SnapshotEntry, SnapshotPage, SnapshotPosition, Subject, Traffic, Usage, UsageOf,
 };
 pub use ondisk::feature::Feature;
 pub use ondisk::pool_version;

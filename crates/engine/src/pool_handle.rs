@@ -1,10 +1,10 @@
 //! A pool, callable from any thread.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use dsl::Subject;
+use dsl::{DatasetChanges, Subject};
 use pool::{HistoryRecord, PoolStatus, Rewound};
 
 use crate::delegation::{creation, of_property, on, with_below};
@@ -44,6 +44,18 @@ pub(crate) struct PoolFacts {
     pub(crate) replays: Replays,
 }
 
+/// An opening of a pool: equal as long as it is not closed and opened again. It keeps nothing open.
+#[derive(Clone, Debug)]
+pub struct PoolOpening(Weak<PoolFacts>);
+
+impl PartialEq for PoolOpening {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Eq for PoolOpening {}
+
 /// The cache file that remembers a pool, when that is not the usual one, and the entry for the pool in it.
 type CacheEntry = (Option<String>, Vec<u8>);
 
@@ -54,6 +66,12 @@ impl PoolHandle {
             facts: Arc::new(facts),
             caller: None,
         }
+    }
+
+    /// Returns what tells this opening of the pool from a later one.
+    #[must_use]
+    pub fn opening(&self) -> PoolOpening {
+        PoolOpening(Arc::downgrade(&self.facts))
     }
 
     /// Returns the pool's name.
@@ -370,6 +388,21 @@ impl PoolHandle {
             let (filter, query) = (filter.clone(), query.clone());
             self.query(move |context| async move { context.datasets(&filter, &query).await })
                 .await
+        })
+    }
+
+    /// Returns which file systems and volumes have changed in names and properties since the moment `seen` of an earlier answer of the same
+    /// opening of the pool ([`PoolHandle::opening`]); 0 is told of the whole pool. Who lists what is named here has seen all that changed before
+    /// this answer.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub fn dataset_changes(&self, seen: u64) -> Request<'_, Result<DatasetChanges, EngineError>> {
+        Box::pin(async move {
+            self.query(
+                move |context| async move { Ok(context.pool.hierarchy().changes_since(seen)) },
+            )
+            .await
         })
     }
 

@@ -513,7 +513,9 @@ impl PoolContext {
         size: u64,
     ) -> Result<(), EngineError> {
         let lease = self.dataset_in_use(info.object.0, info.guid.0).await?;
-        lease.volume()?.resize(size).await?;
-        Ok(())
+        let resized = lease.volume()?.resize(size).await;
+        // The size is stored in the volume, not with its properties.
+        self.pool.hierarchy().property_changed(&info.name);
+        Ok(resized?)
     }
 }

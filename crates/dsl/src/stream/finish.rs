@@ -10,6 +10,7 @@ use ondisk::dsl::dataset_flags;
 
 use super::incoming::Incoming;
 use super::target::ReceiveTarget;
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
@@ -30,7 +31,8 @@ impl Hierarchy {
     ) -> Result<()> {
         self.pool().services.clock.sync_all().await?;
         let request = Rc::new((format!("{name}@{snapshot}"), incoming.clone()));
-        self.until_done(|| {
+        let concerned = Concerned::subtree(name);
+        self.until_done(&concerned, || {
             let request = Rc::clone(&request);
             async move |this: &Self, tx: &Tx| {
                 let (name, incoming) = &*request;
@@ -58,7 +60,8 @@ impl Hierarchy {
     ) -> Result<()> {
         self.pool().services.clock.sync_all().await?;
         let request = Rc::new((target.clone(), clone.to_owned(), incoming.clone()));
-        self.until_done(|| {
+        let concerned = Concerned::subtree(&target.dataset);
+        self.until_done(&concerned, || {
             let request = Rc::clone(&request);
             async move |this: &Self, tx: &Tx| {
                 let (target, clone, incoming) = &*request;

@@ -17,6 +17,7 @@ use zio::Protection;
 
 use super::NvList;
 use super::malformed;
+use crate::change_log::Concerned;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
@@ -234,6 +235,7 @@ impl DslPool {
         }
         // The wrapping key that is loaded opens it no more.
         self.keys.unload(ObjectId(stored.root_dir));
+        self.changes.record(Concerned::All);
         self.write_key(object, &key, tx).await
     }
 

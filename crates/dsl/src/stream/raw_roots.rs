@@ -10,6 +10,7 @@ use dmu::zap;
 use ondisk::ObjectId;
 use ondisk::crypt::key_entries;
 
+use crate::change_log::Concerned;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
@@ -33,7 +34,7 @@ impl Hierarchy {
     /// `NotFound`; `NotEncrypted` for it or its parent; `WrongKind` for a clone, which follows its origin; of reading.
     pub async fn place_received_root(&self, name: &str, root: ReceivedRoot) -> Result<()> {
         let request = Rc::new((name.to_owned(), root));
-        self.until_done(|| {
+        self.until_done(&Concerned::All, || {
             let request = Rc::clone(&request);
             async move |this: &Self, tx: &Tx| {
                 let (name, root) = &*request;

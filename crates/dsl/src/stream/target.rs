@@ -13,6 +13,7 @@ use ondisk::stream::{ByteOrder, begin_flags, stream_feature};
 
 use super::incoming::Incoming;
 use super::malformed;
+use crate::change_log::Concerned;
 use crate::dataset::Dataset;
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::DslDir;
@@ -126,7 +127,8 @@ impl Hierarchy {
             self.pool().check_receive_new(target, incoming).await?;
         }
         let request = Rc::new((target.clone(), incoming.clone()));
-        self.until_done(|| {
+        let concerned = Concerned::subtree(&target.dataset);
+        self.until_done(&concerned, || {
             let request = Rc::clone(&request);
             async move |this: &Self, tx: &Tx| {
                 let (target, incoming) = &*request;
@@ -159,7 +161,8 @@ impl Hierarchy {
             self.pool().check_receive(target, incoming, None).await?;
         }
         let request = Rc::new((target.clone(), incoming.clone()));
-        self.until_done(|| {
+        let concerned = Concerned::subtree(&target.dataset);
+        self.until_done(&concerned, || {
             let request = Rc::clone(&request);
             async move |this: &Self, tx: &Tx| {
                 let (target, incoming) = &*request;
@@ -223,12 +226,17 @@ impl Hierarchy {
     }
 
     /// Submits a change again while another of the same txg prevents it.
-    pub(super) async fn until_done<Task>(&self, task: impl Fn() -> Task) -> Result<()>
+    pub(super) async fn until_done<Task>(
+        &self,
+        concerned: &Concerned,
+        task: impl Fn() -> Task,
+    ) -> Result<()>
     where
         Task: AsyncFnOnce(&Self, &Tx) -> Result<()> + 'static,
     {
         loop {
-            match self.submit("receive", task()).await {
+            let attempt = self.submit_for("receive", concerned.clone(), task());
+            match attempt.await {
                 Err(DslError::Again) => {}
                 other => return other,
             }

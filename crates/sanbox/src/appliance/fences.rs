@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::{DatasetFilter, DatasetKind, PoolHandle, PropertyQuery};
+use engine::{DatasetKind, PoolHandle};
 use futures_util::future::join_all;
 use manage::replication::{
     FENCED_PROPERTY, Fence, Job, LocalEndpoint, Location, MARK_PROPERTY, Replications, Switchover,
@@ -13,6 +13,7 @@ use manage::replication::{
 use tokio::time::timeout;
 
 use super::context::Context;
+use super::followed::FollowedDatasets;
 use crate::logging::REPLICATION;
 use crate::names::pool_part;
 use crate::peers::PeerService;
@@ -31,9 +32,20 @@ pub(crate) struct FencedDataset {
 }
 
 /// The datasets that are fenced, as the services found them last.
-#[derive(Default)]
 pub(crate) struct Fences {
+    datasets: FollowedDatasets,
     found: Mutex<Vec<FencedDataset>>,
+}
+
+impl Default for Fences {
+    fn default() -> Self {
+        let kinds = [DatasetKind::Filesystem, DatasetKind::Volume];
+        let properties = [FENCED_PROPERTY, MARK_PROPERTY];
+        Self {
+            datasets: FollowedDatasets::new(&kinds, &properties, |info| fence_of(info).is_some()),
+            found: Mutex::default(),
+        }
+    }
 }
 
 impl Fences {
@@ -44,22 +56,14 @@ impl Fences {
 
     /// Looks at all datasets.
     pub(crate) async fn follow(&self, context: &Context) {
-        let names = [FENCED_PROPERTY, MARK_PROPERTY].map(str::to_owned);
-        let query = PropertyQuery::Named(names.to_vec());
         let mut found = Vec::new();
-        for pool in context.served_pools() {
-            let filter = DatasetFilter {
-                root: pool.name().to_owned(),
-                depth: None,
-                kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
-            };
-            for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
+        for served in self.datasets.read(context).await {
+            for info in served.datasets {
                 if let Some(fence) = fence_of(&info) {
-                    let is_copy = is_copy(&info);
                     found.push(FencedDataset {
-                        name: info.name,
+                        name: info.name.clone(),
                         fence,
-                        is_copy,
+                        is_copy: is_copy(&info),
                     });
                 }
             }

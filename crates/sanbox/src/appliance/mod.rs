@@ -12,6 +12,7 @@ mod cache_file;
 pub(crate) mod context;
 mod faults;
 pub(crate) mod fences;
+pub(crate) mod followed;
 mod known_pools;
 mod mounting;
 mod services;

@@ -18,10 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 
 use engine::property::{DatasetKind, Value};
-use engine::{
-    DatasetFilter, Invalidation, IoBuf, PoolHandle, PropertyQuery, Stability, VolumeError,
-    VolumeHandle, Watch,
-};
+use engine::{Invalidation, IoBuf, PoolHandle, Stability, VolumeError, VolumeHandle, Watch};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, MountOption, Notifier, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -29,6 +26,7 @@ use fuser::{
 };
 
 use crate::appliance::context::Context;
+use crate::appliance::followed::{FollowedDatasets, ServedPool};
 use crate::logging::DEVICES;
 use crate::paths;
 use crate::serve::fuse::Mounts;
@@ -49,6 +47,7 @@ pub(crate) struct Devices {
     /// Where the files are mounted.
     directory: PathBuf,
     files: Arc<Files>,
+    volumes: FollowedDatasets,
     state: tokio::sync::Mutex<AttachedDevices>,
 }
 
@@ -110,7 +109,9 @@ struct Wanted {
 impl Devices {
     /// The devices of no volume yet; the guard of `mounts` sees to their mount, too.
     pub(crate) fn new(context: &Arc<Context>, mounts: &Arc<Mounts>) -> Self {
+        let properties = ["volsize", "readonly", "volmode"];
         Self {
+            volumes: FollowedDatasets::new(&[DatasetKind::Volume], &properties, |_| true),
             mounts: Arc::downgrade(mounts),
             context: Arc::downgrade(context),
             directory: context.state().path().join("volumes"),
@@ -166,15 +167,8 @@ impl Devices {
         let Some(context) = self.context.upgrade() else {
             return wanted;
         };
-        let names = ["volsize", "readonly", "volmode"];
-        let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
-        for pool in context.served_pools() {
-            let filter = DatasetFilter {
-                root: pool.name().to_owned(),
-                depth: None,
-                kinds: vec![DatasetKind::Volume],
-            };
-            for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
+        for ServedPool { pool, datasets } in self.volumes.read(&context).await {
+            for info in datasets {
                 let number = |name: &str| info.property(name).and_then(|p| p.value.number());
                 // volmode: 0 default, 1 full, 2 dev, 3 none.
                 if number("volmode") == Some(3) {
@@ -189,7 +183,7 @@ impl Devices {
                     Wanted {
                         pool: pool.clone(),
                         size: number("volsize").unwrap_or(0),
-                        dataset: info.name,
+                        dataset: info.name.clone(),
                         object: info.object,
                         read_only,
                     },

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::DatasetInfo;
 use engine::property::{DatasetKind, Value};
-use engine::{DatasetFilter, DatasetInfo, PropertyQuery};
 
 use manage::api::Share;
 use manage::replication::{FENCED_PROPERTY, IDENTITY_PROPERTY, fence_of, identity_of};
@@ -15,6 +15,7 @@ use super::fuse::Mounts;
 
 use super::nfs::Listeners;
 use crate::appliance::context::Context;
+use crate::appliance::followed::{FollowedDatasets, ServedPool};
 use crate::logging::NFS;
 use crate::redacted::is_redacted;
 
@@ -33,6 +34,8 @@ pub(crate) struct NfsClients {
 
 /// The shares of a daemon.
 pub(crate) struct Shares {
+    /// The file systems whose `sharenfs` is not off.
+    datasets: FollowedDatasets,
     server: nfs::Server,
     listeners: Listeners,
     /// Withdrawn by `zfs unshare`, by guid.
@@ -51,7 +54,18 @@ pub(crate) struct Shares {
 
 impl Shares {
     pub(crate) fn new(server: nfs::Server, listeners: Listeners, mounts: Arc<Mounts>) -> Self {
+        let properties = [
+            "sharenfs",
+            "mountpoint",
+            "readonly",
+            "keystatus",
+            "redacted",
+            IDENTITY_PROPERTY,
+            FENCED_PROPERTY,
+        ];
+        let kinds = [DatasetKind::Filesystem];
         Self {
+            datasets: FollowedDatasets::new(&kinds, &properties, |info| sharenfs(info).is_some()),
             server,
             listeners,
             withdrawn: Mutex::default(),
@@ -131,39 +145,14 @@ impl Shares {
     /// Makes the shares those that the datasets' properties ask for.
     pub(crate) async fn refresh(&self, context: &Context) {
         let _one = self.refreshing.lock().await;
-        let names = [
-            "sharenfs",
-            "mountpoint",
-            "readonly",
-            "keystatus",
-            "redacted",
-            IDENTITY_PROPERTY,
-            FENCED_PROPERTY,
-        ];
-        let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
         let mut exports: Vec<nfs::Export> = Vec::new();
-        for pool in context.served_pools() {
+        let mut paths = BTreeSet::new();
+        for ServedPool { pool, datasets } in self.datasets.read(context).await {
             if self.leaving().contains(pool.name()) {
                 continue;
             }
-            let filter = DatasetFilter {
-                root: pool.name().to_owned(),
-                depth: None,
-                kinds: vec![DatasetKind::Filesystem],
-            };
-            let datasets = match pool.datasets(&filter, &query).await {
-                Ok(datasets) => datasets,
-                Err(error) => {
-                    tracing::warn!(
-                        target: NFS,
-                        "the datasets of '{}' cannot be listed: {error}",
-                        pool.name()
-                    );
-                    continue;
-                }
-            };
             for info in datasets {
-                let Some(sharenfs) = text(&info, "sharenfs").filter(|value| value != "off") else {
+                let Some(sharenfs) = sharenfs(&info) else {
                     continue;
                 };
                 if self.withdrawn().contains(&info.guid) {
@@ -177,7 +166,7 @@ impl Shares {
                     .property("readonly")
                     .is_some_and(|property| property.value == Value::Number(1));
                 exports.push(nfs::Export {
-                    path: path(&info, &exports),
+                    path: path(&info, &mut paths),
                     fs: pool.fs_by_number(info.object, info.guid),
                     dataset: info.name.clone(),
                     identity: identity_of(&info),
@@ -235,20 +224,27 @@ fn share(export: &nfs::Export) -> Share {
     }
 }
 
+/// How a dataset is to be shared, if at all.
+fn sharenfs(info: &DatasetInfo) -> Option<String> {
+    text(info, "sharenfs").filter(|value| value != "off")
+}
+
 fn text(info: &DatasetInfo, name: &str) -> Option<String> {
     info.property(name)?.value.text().map(str::to_owned)
 }
 
 /// What clients mount: the mount point, or the dataset's name where there is none or another share
-/// has it already.
-fn path(info: &DatasetInfo, others: &[nfs::Export]) -> String {
+/// has it already. `taken` are those of the shares before it.
+fn path(info: &DatasetInfo, taken: &mut BTreeSet<String>) -> String {
     let point = text(info, "mountpoint").filter(|point| point.starts_with('/'));
     let point = point.map(|point| match point.trim_end_matches('/') {
         "" => "/".to_owned(),
         trimmed => trimmed.to_owned(),
     });
-    match point {
-        Some(point) if !others.iter().any(|other| other.path == point) => point,
+    let path = match point {
+        Some(point) if !taken.contains(&point) => point,
         _ => format!("/{}", info.name),
-    }
+    };
+    taken.insert(path.clone());
+    path
 }

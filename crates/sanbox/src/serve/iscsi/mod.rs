@@ -15,7 +15,7 @@ use ::iscsi::{
     Chap, Environment, LunSpec, Portal, SectorFormat, Server, ServerConfig, SessionInfo, TargetSpec,
 };
 use engine::property::{DatasetKind, Source, Value};
-use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+use engine::{DatasetInfo, PropertyQuery};
 use manage::replication::{IDENTITY_PROPERTIES, fence_of, identity_of, is_waiting};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
 use tokio::net::TcpListener;
@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 use super::admission::{Admission, AdmissionLimits};
 use super::connection_workers::ConnectionWorkers;
 use crate::appliance::context::Context;
+use crate::appliance::followed::{FollowedDatasets, ServedPool};
 use crate::logging::ISCSI;
 
 pub(crate) use manage::targets::MAP_PROPERTY;
@@ -70,6 +71,8 @@ pub(crate) struct Iscsi {
     settings: Settings,
     server: Server,
     context: Weak<Context>,
+    /// The volumes that are mapped to targets.
+    volumes: FollowedDatasets,
     admission: Arc<Admission>,
     workers: ConnectionWorkers,
     open: tokio::sync::Mutex<Open>,
@@ -105,6 +108,7 @@ impl Iscsi {
             settings,
             server,
             context: Arc::downgrade(context),
+            volumes: mapped_volumes(),
             workers,
             open: tokio::sync::Mutex::default(),
         }
@@ -163,8 +167,8 @@ impl Iscsi {
             })
             .collect();
         let mut found = Vec::new();
-        for pool in context.served_pools() {
-            found.extend(luns(&pool).await);
+        for served in self.volumes.read(context).await {
+            found.extend(luns(&served));
         }
         settle_identities(&mut found);
         for (mapping, mut lun) in found {
@@ -319,14 +323,9 @@ fn chap(login: Login) -> Chap {
     }
 }
 
-/// The volumes of a pool that are shown, with where they are.
-async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
-    let filter = DatasetFilter {
-        root: pool.name().to_owned(),
-        depth: None,
-        kinds: vec![DatasetKind::Volume],
-    };
-    let names = [
+/// The volumes of the open pools that are mapped.
+fn mapped_volumes() -> FollowedDatasets {
+    let properties = [
         MAP_PROPERTY,
         SECTOR_PROPERTY,
         CACHE_PROPERTY,
@@ -338,23 +337,28 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
         "readonly",
         "refreservation",
     ];
-    let names = names.iter().chain(
-        IDENTITY_PROPERTIES
-            .iter()
-            .filter(|name| !names.contains(*name)),
-    );
-    let query = PropertyQuery::Named(names.map(|name| (*name).to_owned()).collect());
+    let others = IDENTITY_PROPERTIES.iter();
+    let others = others.filter(|name| !properties.contains(*name));
+    let properties: Vec<&str> = properties.iter().chain(others).copied().collect();
+    FollowedDatasets::new(&[DatasetKind::Volume], &properties, |info| {
+        local_text(info, MAP_PROPERTY).is_some()
+    })
+}
+
+/// The volumes of a pool that are shown, with where they are.
+fn luns(served: &ServedPool) -> Vec<(Mapping, LunSpec)> {
+    let pool = &served.pool;
     let mut found = Vec::new();
-    for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
-        let Some(mapped) = local_text(&info, MAP_PROPERTY) else {
+    for info in &served.datasets {
+        let Some(mapped) = local_text(info, MAP_PROPERTY) else {
             continue;
         };
         // An initiator would take it for the source, which goes on.
-        if is_waiting(&info) || fence_of(&info).is_some() {
+        if is_waiting(info) || fence_of(info).is_some() {
             continue;
         }
-        let bytes = number(&info, "volsize");
-        let sectors = match text(&info, SECTOR_PROPERTY).as_deref() {
+        let bytes = number(info, "volsize");
+        let sectors = match text(info, SECTOR_PROPERTY).as_deref() {
             Some("512n") => SectorFormat::Native512,
             Some("4kn" | "4k" | "4096") => SectorFormat::Native4096,
             _ => SectorFormat::Emulated512,
@@ -364,20 +368,20 @@ async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
                 number: mapping.lun,
                 volume: pool.volume_by_number(info.object, info.guid),
                 name: info.name.clone(),
-                identity: identity_of(&info).unwrap_or(info.guid),
+                identity: identity_of(info).unwrap_or(info.guid),
                 bytes,
-                volume_block: number(&info, "volblocksize"),
+                volume_block: number(info, "volblocksize"),
                 sectors,
-                write_cache: text(&info, CACHE_PROPERTY).as_deref() != Some("off"),
-                read_only: pool.readonly() || number(&info, "readonly") == 1,
-                thin: number(&info, "refreservation") == 0,
-                reservations: local_text(&info, RESERVATIONS_PROPERTY),
-                threshold_percent: text(&info, THRESHOLD_PROPERTY)
+                write_cache: text(info, CACHE_PROPERTY).as_deref() != Some("off"),
+                read_only: pool.readonly() || number(info, "readonly") == 1,
+                thin: number(info, "refreservation") == 0,
+                reservations: local_text(info, RESERVATIONS_PROPERTY),
+                threshold_percent: text(info, THRESHOLD_PROPERTY)
                     .and_then(|text| text.trim_end_matches('%').parse().ok())
                     .filter(|percent| *percent <= 100)
                     .unwrap_or(THRESHOLD_PERCENT),
                 initiators: Vec::new(),
-                naa: local_text(&info, GUID_PROPERTY).and_then(|text| naa(&text)),
+                naa: local_text(info, GUID_PROPERTY).and_then(|text| naa(&text)),
             };
             found.push((mapping, lun));
         }

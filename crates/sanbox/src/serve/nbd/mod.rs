@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::nbd::{Export, Exports};
+use engine::VolumeHandle;
 use engine::property::{DatasetKind, Value};
-use engine::{DatasetFilter, PropertyQuery, VolumeHandle};
 use manage::replication::{FENCED_PROPERTY, fence_of};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::admission::{Admission, AdmissionLimits};
 use crate::appliance::context::Context;
+use crate::appliance::followed::FollowedDatasets;
 use crate::logging::NBD;
 
 /// The property of a volume that offers it at the TCP port.
@@ -60,6 +61,7 @@ struct Tasks {
 /// What connections share.
 struct Shared {
     context: Weak<Context>,
+    volumes: FollowedDatasets,
     admission: Arc<Admission>,
     /// In KiB.
     memory: Arc<Semaphore>,
@@ -84,6 +86,11 @@ impl Server {
     pub(crate) fn new(context: &Arc<Context>, settings: Settings) -> Self {
         let shared = Shared {
             context: Arc::downgrade(context),
+            volumes: FollowedDatasets::new(
+                &[DatasetKind::Volume],
+                &[PROPERTY, FENCED_PROPERTY],
+                |_| true,
+            ),
             admission: Admission::new(AdmissionLimits {
                 connections_max: settings.connections_max,
                 ..AdmissionLimits::default()
@@ -229,15 +236,8 @@ impl Shared {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for pool in context.served_pools() {
-            let filter = DatasetFilter {
-                root: pool.name().to_owned(),
-                depth: None,
-                kinds: vec![DatasetKind::Volume],
-            };
-            let names = [PROPERTY, FENCED_PROPERTY].map(str::to_owned);
-            let query = PropertyQuery::Named(names.to_vec());
-            for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
+        for served in self.volumes.read(&context).await {
+            for info in served.datasets {
                 let property = info.property(PROPERTY).map(|property| &property.value);
                 let offered = match (scope, property) {
                     (ExportScope::AllVolumes, _) => Some(false),
@@ -249,7 +249,7 @@ impl Shared {
                     },
                     (ExportScope::ByProperty, _) => None,
                 };
-                found.extend(offered.map(|read_only| (info.name, read_only)));
+                found.extend(offered.map(|read_only| (info.name.clone(), read_only)));
             }
         }
         found

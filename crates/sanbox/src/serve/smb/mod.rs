@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use engine::property::{DatasetKind, Source, Value};
-use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+use engine::{DatasetInfo, PoolHandle};
 use manage::config::Smb as Settings;
 use manage::replication::{FENCED_PROPERTY, fence_of};
 use manage::samba::configuration::{self, CONFIGURATION, Service, SharedDataset, USERS};
@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::appliance::context::Context;
+use crate::appliance::followed::{FollowedDatasets, ServedPool};
 use crate::logging::SMB;
 use crate::paths;
 use crate::redacted::is_redacted;
@@ -59,6 +60,8 @@ pub(crate) struct Smb {
     mounts: Mounts,
     /// Mounts of this machine: a dataset that was received redacted is shared while it is among them.
     shown: Arc<Mounts>,
+    /// The file systems whose `sharesmb` is not off.
+    datasets: FollowedDatasets,
     /// Withdrawn by `zfs unshare`, by guid.
     withdrawn: Mutex<BTreeSet<u64>>,
     /// Pools on their way out.
@@ -104,6 +107,31 @@ struct Wanted {
     share: SharedDataset,
 }
 
+/// The names of shares that have their datasets.
+#[derive(Default)]
+struct TakenNames {
+    /// The datasets by the names in small letters.
+    datasets: BTreeMap<String, String>,
+    /// The dataset of the home directories.
+    homes: Option<String>,
+}
+
+impl TakenNames {
+    fn insert(&mut self, wanted: &Wanted) {
+        let name = wanted.share.name.to_lowercase();
+        self.datasets.insert(name, wanted.dataset.clone());
+        if wanted.share.options.homes {
+            self.homes = Some(wanted.dataset.clone());
+        }
+    }
+
+    /// The dataset that has the name of a share already.
+    fn owner(&self, name: &str, options: &ShareOptions) -> Option<&String> {
+        let homes = self.homes.as_ref().filter(|_| options.homes);
+        homes.or_else(|| self.datasets.get(&name.to_lowercase()))
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,6 +150,7 @@ impl Smb {
             directory: directory(context.state().path()),
             mounts: Mounts::new(context.config().mount.threads, shown.locks().clone()),
             shown,
+            datasets: shared_datasets(),
             withdrawn: Mutex::default(),
             leaving: Mutex::default(),
             served: tokio::sync::Mutex::default(),
@@ -229,44 +258,32 @@ impl Smb {
     /// The datasets of all open pools that are to be shared, by guid.
     async fn wanted(&self) -> BTreeMap<u64, Wanted> {
         let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
+        let mut taken = TakenNames::default();
         let mut unshared = BTreeMap::new();
         let Some(context) = self.context.upgrade() else {
             return wanted;
         };
-        for pool in context.served_pools() {
+        for ServedPool { pool, datasets } in self.datasets.read(&context).await {
             if locked(&self.leaving).contains(pool.name()) {
                 continue;
             }
-            let filter = DatasetFilter {
-                root: pool.name().to_owned(),
-                depth: None,
-                kinds: vec![DatasetKind::Filesystem],
-            };
-            let datasets = match pool.datasets(&filter, &share_query()).await {
-                Ok(datasets) => datasets,
-                Err(error) => {
-                    tracing::warn!(
-                        target: SMB,
-                        "the datasets of '{}' cannot be listed: {error}",
-                        pool.name()
-                    );
-                    continue;
-                }
-            };
             for info in datasets {
                 if locked(&self.withdrawn).contains(&info.guid) {
                     continue;
                 }
-                match wanted_share(&pool, &info, &wanted) {
+                match wanted_share(&pool, &info, &taken) {
                     Ok(Some(_))
                         if is_redacted(&info) && self.shown.mounted(info.guid).is_none() =>
                     {
                         let why = "received redacted, and not mounted";
-                        unshared.insert(info.name, why.to_owned());
+                        unshared.insert(info.name.clone(), why.to_owned());
                     }
-                    Ok(Some(share)) => drop(wanted.insert(info.guid, share)),
+                    Ok(Some(share)) => {
+                        taken.insert(&share);
+                        wanted.insert(info.guid, share);
+                    }
                     Ok(None) => {}
-                    Err(why) => drop(unshared.insert(info.name, why)),
+                    Err(why) => drop(unshared.insert(info.name.clone(), why)),
                 }
             }
         }
@@ -670,8 +687,8 @@ fn clear(mounts: &Path) {
     }
 }
 
-fn share_query() -> PropertyQuery {
-    let names = [
+fn shared_datasets() -> FollowedDatasets {
+    let properties = [
         "sharesmb",
         "readonly",
         "casesensitivity",
@@ -680,14 +697,17 @@ fn share_query() -> PropertyQuery {
         "redacted",
         FENCED_PROPERTY,
     ];
-    PropertyQuery::Named(names.map(str::to_owned).to_vec())
+    FollowedDatasets::new(&[DatasetKind::Filesystem], &properties, |info| {
+        let sharesmb = info.property("sharesmb");
+        sharesmb.is_some_and(|property| property.value.text() != Some("off"))
+    })
 }
 
 /// Returns how a dataset is to be shared, if at all; an error is why it cannot be.
 fn wanted_share(
     pool: &PoolHandle,
     info: &DatasetInfo,
-    others: &BTreeMap<u64, Wanted>,
+    taken: &TakenNames,
 ) -> Result<Option<Wanted>, String> {
     let property = info.property("sharesmb");
     let value = property.and_then(|property| property.value.text());
@@ -700,12 +720,8 @@ fn wanted_share(
         _ => None,
     };
     let name = share::resource_name(&info.name, &options, inherited);
-    let taken = others.values().find(|other| {
-        let both_homes = options.homes && other.share.options.homes;
-        both_homes || other.share.name.to_lowercase() == name.to_lowercase()
-    });
-    if let Some(other) = taken {
-        return Err(format!("'{}' is shared as '{name}' already", other.dataset));
+    if let Some(other) = taken.owner(&name, &options) {
+        return Err(format!("'{other}' is shared as '{name}' already"));
     }
     let number = |name: &str| match info.property(name).map(|property| &property.value) {
         Some(Value::Number(number)) => *number,
