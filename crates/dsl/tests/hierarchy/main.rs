@@ -2,6 +2,7 @@
 //! Answers are what OpenZFS documents and prints: zfs(8), zfsprops(7), lib/libzfs/libzfs_dataset.c (texts).
 
 mod bookmarks;
+mod changes;
 mod clones;
 mod names;
 mod programs;
