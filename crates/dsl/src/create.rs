@@ -400,7 +400,7 @@ impl DslPool {
         let o = origin.phys();
         let keys = self.deadlist_of(&origin_head).await?;
         let deadlist = self
-            .clone_deadlist(&keys, o.creation_txg, origin.object, tx)
+            .clone_deadlist(&keys, o.creation_txg, origin.object, None, tx)
             .await?;
         let phys = DslDatasetPhys {
             dir_obj: dir.object.0,
@@ -409,7 +409,7 @@ impl DslPool {
             snapnames_zapobj: snapnames.0,
             creation_time: self.seconds(),
             creation_txg: creation_txg(tx),
-            deadlist_obj: deadlist.0,
+            deadlist_obj: deadlist.object().0,
             referenced_bytes: o.referenced_bytes,
             compressed_bytes: o.compressed_bytes,
             uncompressed_bytes: o.uncompressed_bytes,

@@ -41,14 +41,17 @@ impl Deadlist {
     /// Makes an empty deadlist without entries. Syncing context.
     pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
         assert!(tx.is_syncing(), "create happens in syncing context");
-        let spec = ZapSpec {
+        Ok(zap::create(mos, &Self::spec(), tx).await?)
+    }
+
+    fn spec() -> ZapSpec {
+        ZapSpec {
             bonus: (
                 ObjectType::DEADLIST_HDR,
                 u16::try_from(DeadlistPhys::SIZE).expect("320 bytes"),
             ),
             ..ZapSpec::new(ObjectType::DEADLIST)
-        };
-        Ok(zap::create(mos, &spec, tx).await?)
+        }
     }
 
     /// Opens a deadlist: reads its totals and the numbers of its lists.
@@ -112,36 +115,48 @@ impl Deadlist {
         })
     }
 
-    /// Makes a deadlist with the entries of this one that are older than `before`, all empty.
-    /// Syncing context.
+    /// Makes a deadlist with the entries of this one that are older than `before`, and one for `added`, all empty. A snapshot of a
+    /// dataset with many makes one of as many entries, so that they are written at once. Syncing context.
     pub(crate) async fn clone_keys(
         &self,
         before: u64,
+        added: Option<u64>,
         empty: &EmptyBpobj,
         tx: &Tx,
-    ) -> Result<ObjectId> {
+    ) -> Result<Self> {
         assert!(tx.is_syncing(), "clone keys happens in syncing context");
         assert!(self.flat.is_none(), "a flat list has no entries");
-        let object = Self::create(&self.mos, tx).await?;
-        let keys: Vec<u64> = self
-            .entries
-            .borrow()
-            .range(..before)
-            .map(|(key, _)| *key)
-            .collect();
-        if keys.is_empty() {
-            return Ok(object);
-        }
-        let count = u64::try_from(keys.len()).expect("a count");
-        let shared = empty.alloc_many(count, tx).await?;
+        let mut keys: Vec<u64> = {
+            let entries = self.entries.borrow();
+            entries.range(..before).map(|(key, _)| *key).collect()
+        };
+        let is_new = |key: &u64| keys.binary_search(key).is_err();
+        let added = added.filter(is_new);
+        keys.extend(added);
+        let shared = match u64::try_from(keys.len()).expect("a count") {
+            0 => None,
+            count => empty.alloc_many(count, tx).await?,
+        };
+        let mut entries = BTreeMap::new();
         for key in keys {
-            let list = match shared {
+            let object = match shared {
                 Some(shared) => shared,
                 None => empty.alloc(tx).await?,
             };
-            zap::add_int_key(&self.mos, object, key, list.0, tx).await?;
+            entries.insert(key, Entry { object, open: None });
         }
-        Ok(object)
+        let stored: Vec<(String, u64)> = entries
+            .iter()
+            .map(|(key, entry)| (format!("{key:x}"), entry.object.0))
+            .collect();
+        Ok(Self {
+            mos: self.mos.clone(),
+            object: zap::create_with(&self.mos, &Self::spec(), &stored, tx).await?,
+            totals: Cell::default(),
+            kept: Cell::new(Txg(0)),
+            entries: RefCell::new(entries),
+            flat: None,
+        })
     }
 
     /// Adds an entry for blocks born after `min_txg`. Syncing context.

@@ -31,23 +31,24 @@ impl DslPool {
         }
     }
 
-    /// Makes an empty deadlist with the entries of another one that are older than `before`. Where that one is flat they follow
-    /// from the snapshots from `newest` back. Syncing context.
+    /// Makes an empty deadlist with the entries of another one that are older than `before`, and one for `added`. Where that one is
+    /// flat the older ones follow from the snapshots from `newest` back. Syncing context.
     pub(crate) async fn clone_deadlist(
         &self,
         of: &Deadlist,
         before: u64,
         newest: ObjectId,
+        added: Option<u64>,
         tx: &Tx,
-    ) -> Result<ObjectId> {
+    ) -> Result<Deadlist> {
         assert!(tx.is_syncing(), "a deadlist is made in syncing context");
         if of.flat().is_none() {
-            return of.clone_keys(before, &self.empty_bpobj, tx).await;
+            return of.clone_keys(before, added, &self.empty_bpobj, tx).await;
         }
         let object = self.create_deadlist(tx).await?;
         let list = Deadlist::open(&self.mos, object).await?;
         if list.flat().is_some() {
-            return Ok(object);
+            return Ok(list);
         }
         let mut at = newest;
         let mut seen = u64::MAX;
@@ -62,7 +63,10 @@ impl DslPool {
                 .await?;
             at = ObjectId(phys.prev_snap_obj);
         }
-        Ok(object)
+        if let Some(key) = added {
+            list.add_key(key, &self.empty_bpobj, tx).await?;
+        }
+        Ok(list)
     }
 
     /// Frees the blocks that only a destroyed snapshot referred to: they are on the flat deadlist `list` of the next dataset. What

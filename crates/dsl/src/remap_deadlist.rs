@@ -133,10 +133,13 @@ impl DslPool {
         if of_next.is_none() {
             let keys = self.deadlist_of(next).await?;
             let newest = ObjectId(next.phys().prev_snap_obj);
-            let object = self.clone_deadlist(&keys, u64::MAX, newest, tx).await?;
-            self.set_remap_deadlist(next.object, object, tx).await?;
+            let list = self
+                .clone_deadlist(&keys, u64::MAX, newest, None, tx)
+                .await?;
+            self.set_remap_deadlist(next.object, list.object(), tx)
+                .await?;
             self.features.incr(FEATURE, tx).await?;
-            of_next = Some(Deadlist::open(&self.mos, object).await?);
+            of_next = Some(list);
         }
         if let Some(list) = &of_next {
             list.merge(&own, &self.empty_bpobj, tx).await?;

@@ -267,9 +267,9 @@ impl DslPool {
         }
         let old = self.deadlist_of(&head).await?;
         let newest = ObjectId(h.prev_snap_obj);
-        let new = self.clone_deadlist(&old, u64::MAX, newest, tx).await?;
-        let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
-        new.add_key(h.prev_snap_txg, &self.empty_bpobj, tx).await?;
+        let added = Some(h.prev_snap_txg);
+        let new = self.clone_deadlist(&old, u64::MAX, newest, added, tx);
+        let new = Rc::new(new.await?);
         self.add_bookmark_keys(&head, &new, tx).await?;
         self.move_remap_deadlist(head.object, object, tx).await?;
         head.change(|p| {

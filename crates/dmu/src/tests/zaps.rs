@@ -480,3 +480,44 @@ fn counters() {
         }
     });
 }
+
+#[test]
+fn a_zap_made_with_its_entries_is_the_one_they_are_added_to() {
+    run(7, |handle| async move {
+        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
+            .await
+            .expect("a new objset");
+        let os = rig.os.clone();
+        let mut made = Vec::new();
+        // None; one block of the smallest size, full and not; the largest; too many for one.
+        for count in [0, 1, 7, 8, 300, 2047, 2048, 5000_u64] {
+            let tx = rig.services.clock.begin(TxWeight::default());
+            let tx = tx.await.expect("open");
+            let entries: Vec<(String, u64)> = (0..count)
+                .map(|n| (format!("{:x}", n * 1_000_003), n))
+                .collect();
+            let spec = ZapSpec::new(DIRECTORY);
+            let object = zap::create_with(&os, &spec, &entries, &tx).await;
+            let object = object.expect("creates");
+            let is_micro = zap::info(&os, object).await.expect("is a ZAP").is_micro;
+            assert_eq!(is_micro, count <= 2047, "{count}");
+            let mut model: Model = entries
+                .into_iter()
+                .map(|(name, value)| (name.into_bytes(), ZapValue::from(value)))
+                .collect();
+            compare(&os, object, &model).await;
+            for name in ["added", "and one more"] {
+                zap::add_u64(&os, object, name, 1, &tx).await.expect("adds");
+                model.insert(name.into(), ZapValue::from(1));
+            }
+            assert!(zap::add_u64(&os, object, "added", 2, &tx).await.is_err());
+            made.push((object, model));
+        }
+        let root = rig.sync().await.expect("syncs");
+        let os = rig.reopened(root).await.expect("opens");
+        for (object, model) in &made {
+            compare(&os, *object, model).await;
+        }
+        rig.check(root).await.expect("the tree is whole");
+    });
+}

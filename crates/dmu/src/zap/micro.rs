@@ -1,5 +1,8 @@
 //! Micro ZAPs: one block, linear or (when large) with an index in memory over hash and differentiator.
 
+use std::collections::HashMap;
+
+use ondisk::zap::micro::MicroZap;
 use ondisk::zap::{self as codec, FatHeader, hash, micro as block};
 
 use super::micro_index::{BuildError, Found, MicroIndex};
@@ -309,6 +312,28 @@ pub(crate) async fn list(view: &View<'_>, from: Position, max: usize) -> Result<
             .collect())
     })
     .await?
+}
+
+/// The block of a ZAP with entries whose names are all different; `None` when one block cannot hold them.
+pub(crate) fn filled(salt: u64, norm: u64, entries: &[(String, u64)]) -> Option<Vec<u8>> {
+    let fits = |(name, _): &(String, u64)| (1..=block::NAME_MAX).contains(&name.len());
+    if entries.len() > block::slots(block::BLOCK_MAX) || !entries.iter().all(fits) {
+        return None;
+    }
+    let mut with_hash: HashMap<u64, u32> = HashMap::new();
+    let entries = entries.iter().map(|(name, value)| {
+        let hash = hash(salt, &normal(name.as_bytes(), norm), 0);
+        let others = with_hash.entry(hash).or_default();
+        let cd = *others;
+        *others += 1;
+        (name.clone().into_bytes(), *value, cd)
+    });
+    let zap = MicroZap {
+        salt,
+        norm_flags: norm,
+        entries: entries.collect(),
+    };
+    Some(zap.encode(GROWTH))
 }
 
 /// Makes the ZAP fat, keeping salt, normalization and differentiators.

@@ -284,6 +284,40 @@ pub async fn create(os: &Objset, spec: &ZapSpec, tx: &Tx) -> Result<ObjectId> {
     Ok(object)
 }
 
+/// Creates a ZAP with entries whose names are all different. Where one block holds them this is one step: neither does the block
+/// grow, nor are names looked for among those before.
+///
+/// # Errors
+/// As [`create`] and [`add`].
+pub async fn create_with(
+    os: &Objset,
+    spec: &ZapSpec,
+    entries: &[(String, u64)],
+    tx: &Tx,
+) -> Result<ObjectId> {
+    let salt = new_salt(os);
+    let block = Some(spec).filter(|spec| spec.flags == 0);
+    let Some(block) = block.and_then(|spec| micro::filled(salt, spec.normalization, entries))
+    else {
+        let object = create(os, spec, tx).await?;
+        for (name, value) in entries {
+            add_u64(os, object, name, *value, tx).await?;
+        }
+        return Ok(object);
+    };
+    let size = u32::try_from(block.len()).expect("at most 128 KiB");
+    let object = os.allocate(spec.alloc().block_size(size), tx).await?;
+    let dnode = os.dnode(object).await?;
+    let view = View {
+        os,
+        dnode: &dnode,
+        txg: tx.txg(),
+    };
+    assert!(view.is_top(), "a new object has no newer versions");
+    view.put(0, &block, tx);
+    Ok(object)
+}
+
 /// Creates a ZAP with a given object number.
 ///
 /// # Errors
