@@ -1,4 +1,4 @@
-//! Which datasets have changed in names and properties since someone looked: who keeps a list of them reads again only what is new in it.
+//! Which datasets have changed in names and properties since a moment: a list of them that is kept is read again only where it is out of date.
 //!
 //! What counts is whether a file system or volume exists, its name, its object, what its properties are set to or inherit, and whether its key
 //! is loaded. Space, which every txg changes, does not, nor do snapshots and bookmarks. It does not know what the changes were.
@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::namecheck::split;
 
-/// So many changes are kept; who has not looked for longer reads the whole list again.
+/// So many changes are kept; of earlier ones nothing is known but that there were some.
 const KEPT_MAX: usize = 1024;
 
 /// The file systems and volumes that a change concerns.
@@ -49,7 +49,7 @@ pub(crate) struct ChangeLog {
     latest: Cell<u64>,
     /// What concerned subtrees, by number.
     kept: RefCell<VecDeque<(u64, String)>>,
-    /// The latest change that is not kept: who has not seen it reads everything.
+    /// The latest change that is not kept: what was read before it is read again as a whole.
     forgotten: Cell<u64>,
 }
 
@@ -64,7 +64,7 @@ impl Default for ChangeLog {
 }
 
 impl ChangeLog {
-    /// Notes a change that was made: whoever asks from now on is told.
+    /// Notes a change that was made: each later question is answered with it.
     pub(crate) fn record(&self, concerned: Concerned) {
         let names = match concerned {
             Concerned::Nothing => return,
