@@ -1,6 +1,8 @@
 //! Mounts and what is set or done about them: what `canmount` takes along, what is on disk once a file system is unmounted, and
 //! attributes that follow a property at once.
 
+use std::time::{Duration, Instant};
+
 use crate::cli::Place;
 use crate::snapdir::can_mount;
 
@@ -80,4 +82,49 @@ fn the_links_of_a_root_follow_snapdir_at_once() {
     }
     assert_eq!(place.run("zfs unmount -a"), "");
     place.stop();
+}
+
+#[test]
+fn many_mounts_take_little_memory_and_end_together() {
+    const MOUNTS: u64 = 60;
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0", "--mount", "--memory", "256M"]);
+    let resident_mib = |place: &Place| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", place.pid()));
+        let status = status.expect("the daemon runs");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        kib.expect("a resident size") / 1024
+    };
+    let made = place.run("truncate -s 512M a && zpool create -O mountpoint=$PWD/m tank $PWD/a");
+    assert_eq!(made, "");
+    // The first ones take what all of them share, and a mount that ends gives back what the next one may take.
+    assert_eq!(
+        place.run("for i in 1 2 3; do zfs create tank/x$i; zfs destroy tank/x$i; done"),
+        ""
+    );
+    let before = resident_mib(&place);
+    let line = format!(
+        "for i in $(seq {MOUNTS}); do zfs create tank/d$i && dd if=/dev/zero of=m/d$i/f bs=128k count=1 status=none; done; zfs mount | wc -l"
+    );
+    assert_eq!(place.run(&line), format!("{}\n", MOUNTS + 1));
+    let taken = resident_mib(&place) - before;
+    // Six threads each: their stacks, and of their buffers for requests what was used.
+    assert!(taken < 3 * MOUNTS, "{taken} MiB by {MOUNTS} mounts");
+    // Another mount namespace keeps all of them, as a container does that was started meanwhile.
+    let mut keeper = std::process::Command::new("unshare");
+    let mut keeper = keeper
+        .args(["--mount", "--propagation", "private", "sleep", "120"])
+        .spawn()
+        .expect("unshare runs");
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    place.stop();
+    let took = began.elapsed();
+    keeper.kill().expect("it was started");
+    let _ = keeper.wait();
+    assert!(took < Duration::from_secs(40), "{took:?} for all mounts");
 }

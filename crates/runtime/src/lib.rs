@@ -47,6 +47,7 @@ pub use executor::{
     wake_after_turn,
 };
 pub use mailbox::mailbox;
+pub use mapping::map_large_blocks_of_heap;
 pub use reply::reply;
 pub use stats::{LONG_POLL, StallReport, StalledTask, Stats};
 pub use time::{Instant, Timestamp};

@@ -68,6 +68,7 @@ impl Context {
         let tunables = tuning::from_config(&config.tuning).map_err(anyhow::Error::msg)?;
         let memory = Plan::of(memory_ceiling(&config));
         runtime::register_at_most(usize::try_from(memory.registered).unwrap_or(usize::MAX));
+        runtime::map_large_blocks_of_heap();
         Ok(Arc::new(Self {
             engine,
             state,

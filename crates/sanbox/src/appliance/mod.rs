@@ -513,12 +513,9 @@ impl Appliance {
     /// acknowledged since.
     pub(crate) async fn open_again(&self, pool: &PoolHandle) -> Result<PoolHandle, EngineError> {
         let name = pool.name().to_owned();
-        for (dataset, _) in self.mounts.list().into_iter().rev() {
-            if pool_part(&dataset) == name {
-                // What is in use still is so by a pool that answers nothing.
-                let _ = self.mounts.unmount_name(&dataset, true).await;
-            }
-        }
+        // What is in use still is so by a pool that answers nothing.
+        let of_pool = |dataset: &str| pool_part(dataset) == name;
+        self.mounts.unmount_all(of_pool).await;
         self.services.withdraw_pool(&self.context, &name).await?;
         let ended = self.engine().end_pool(&name, Ending::Abandon).await;
         self.datasets_changed().await;
@@ -597,9 +594,7 @@ impl Appliance {
 
     /// Ends everything at the end of the process: mounts, then pools, which stay imported.
     pub(crate) async fn close(&self) -> Result<(), EngineError> {
-        for (dataset, _) in self.mounts.list().into_iter().rev() {
-            let _ = self.mounts.unmount_name(&dataset, true).await;
-        }
+        self.mounts.unmount_all(|_| true).await;
         let closed = self.engine().close().await;
         // The next process shows them, too; without them it only shows less.
         drop(self.state().write_events(&self.engine().events().save()));

@@ -22,6 +22,7 @@ use std::time::Duration;
 use engine::property::Property;
 use engine::{FileLocks, FsHandle};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use adapter::Adapter;
@@ -330,6 +331,31 @@ impl Mounts {
 
     /// Unmounts the file system of a dataset; with `force` also when files are open in it.
     pub(crate) async fn unmount_name(&self, dataset: &str, force: bool) -> Result<(), String> {
+        let guid = self.take_away(dataset, force).await?;
+        match tokio::time::timeout(DETACH_TIMEOUT, self.ended(guid)).await {
+            Ok(()) => Ok(()),
+            // A process may have its working directory there without end.
+            Err(_) if force => Ok(()),
+            // Another mount hides it, or another mount namespace has it, too.
+            Err(_) => Err("pool or dataset is busy".to_owned()),
+        }
+    }
+
+    /// Ends the mounts of the datasets that `which` says, also busy ones, those below others first. They are waited for together, and not for
+    /// ever: what is in use by a process or another mount namespace stays there.
+    pub(crate) async fn unmount_all(&self, which: impl Fn(&str) -> bool) {
+        let mut taken = Vec::new();
+        for (dataset, _) in self.list().into_iter().rev() {
+            if which(&dataset) {
+                taken.extend(self.take_away(&dataset, true).await);
+            }
+        }
+        let ended = taken.into_iter().map(|guid| self.ended(guid));
+        let _ = tokio::time::timeout(DETACH_TIMEOUT, join_all(ended)).await;
+    }
+
+    /// Takes a mount away from the tree of files, and returns its guid: it ends when nothing uses it any more.
+    async fn take_away(&self, dataset: &str, force: bool) -> Result<u64, String> {
         if crate::appliance::is_delegated() {
             return Err("permission denied".to_owned());
         }
@@ -362,13 +388,7 @@ impl Mounts {
             }
         };
         paths::call(&point, unmount).await??;
-        match tokio::time::timeout(DETACH_TIMEOUT, self.ended(guid)).await {
-            Ok(()) => Ok(()),
-            // A process may have its working directory there without end.
-            Err(_) if force => Ok(()),
-            // Another mount hides it, or another mount namespace has it, too.
-            Err(_) => Err("pool or dataset is busy".to_owned()),
-        }
+        Ok(guid)
     }
 
     /// Changes how a dataset is mounted.
