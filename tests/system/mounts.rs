@@ -108,7 +108,8 @@ fn many_mounts_take_little_memory_and_end_together() {
     );
     let before = resident_mib(&place);
     let line = format!(
-        "for i in $(seq {MOUNTS}); do zfs create tank/d$i && dd if=/dev/zero of=m/d$i/f bs=128k count=1 status=none; done; zfs mount | wc -l"
+        "for i in $(seq {MOUNTS}); do zfs create tank/d$i && dd if=/dev/zero of=m/d$i/f bs=128k count=1 status=none; done; \
+         zfs mount | wc -l"
     );
     assert_eq!(place.run(&line), format!("{}\n", MOUNTS + 1));
     let taken = resident_mib(&place) - before;
