@@ -39,6 +39,9 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a mount that was taken away is waited for to end.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Threads that all mounts have together for requests, beyond one for each.
+const SESSION_THREADS: usize = 1024;
+
 /// How a dataset is mounted, from its properties and the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MountFlags {
@@ -124,6 +127,13 @@ impl Mounts {
             locks,
             guard: Mutex::default(),
         }
+    }
+
+    /// The threads of one more mount: fewer where there are very many, since a process may only have so many (systemd allows a
+    /// service 4,915 on a small machine).
+    fn threads_of_another(&self) -> usize {
+        let mounts = self.locked().len() + 1;
+        self.threads.min((SESSION_THREADS / mounts).max(1))
     }
 
     /// Returns the table of what is locked through the mounts.
@@ -268,8 +278,9 @@ impl Mounts {
         } else {
             SessionACL::Owner
         };
-        config.n_threads = Some(self.threads);
-        config.clone_fd = self.threads > 1;
+        let threads = self.threads_of_another();
+        config.n_threads = Some(threads);
+        config.clone_fd = threads > 1;
         let (at, guard) = (point.clone(), self.guard());
         let begun = paths::call(&point, move || -> io::Result<_> {
             let session = Session::new(adapter, &at, &config)?;
