@@ -1,7 +1,7 @@
 #!/bin/bash
 # Jobs of replication to and from a host with the real OpenZFS module, by ssh: a throw-away machine in which nothing but OpenSSH's server and the
-# module run. Push and pull, each with a tree, increments, a stream that is cut off and resumed, and properties; then the copy there is put in use
-# and brought back. Judged by the digests of all files and volumes as the module reads them, its scrub, and zdb -bcc on our pool.
+# module run. Push and pull, each with a tree, increments, properties, and a stream that is cut off and resumed: the run is cancelled, our daemon is
+# killed, zfs is killed there. Then the copy there is put in use and brought back. Prints how long each part took. Judged by the digests of all files and volumes as the module reads them, its scrub, and zdb -bcc on our pool.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 share=$w/share; mkdir "$share"; guest=
@@ -34,7 +34,8 @@ for _ in $(seq 900); do [ -e "$share/ready" ] && break; kill -0 $guest 2>/dev/nu
 truncate -s 2G "$w/disks/d0.img"
 zpool create -O mountpoint=none tank "$w/disks/d0.img"; zfs create -o org.example:note=ours -o compression=gzip tank/vm; zfs create -o recordsize=16K tank/vm/kid
 zfs create -s -V 8M tank/vm/vol; zfs create tank/vm/scratch
-serve --https-port 0 --replication-port 0 --iscsi-port 0
+options=(--https-port 0 --replication-port 0 --iscsi-port 0)
+serve "${options[@]}"
 
 # Digests of all files of a dataset, and of the bytes of a volume: ours, and those of the module.
 ours() { # DATASET[@SNAPSHOT]
@@ -56,11 +57,29 @@ fill() { # ROUND: files of ours
 fill_there() { there "set -e; mkdir -p /tmp/in; mount -t zfs far/src /tmp/in; head -c 3000000 /dev/urandom >/tmp/in/noise$1; umount /tmp/in
   mount -t zfs far/src/kid /tmp/in; seq $1 70000 >/tmp/in/text; umount /tmp/in; head -c 3000000 /dev/urandom >/dev/zvol/far/src/vol; zfs snapshot -r far/src@s$1"; }
 
-# Begins a run, and cancels it when more than 8 MB of its stream were sent.
-cut() { # JOB
-  sanbox replication run "$1" >"$w/run" 2>&1 & local run=$!
+began=$SECONDS
+told() { echo "$* ($((SECONDS - began)) s)"; began=$SECONDS; }
+
+# What ends a run.
+cancelled() { sanbox replication cancel "$1"; }
+our_kill() { kill -9 "$pid"; wait "$pid" || true; : >"$w/log"; serve "${options[@]}"; }
+their_kill() { there 'pkill -9 -x zfs'; }
+
+# Begins a run, and ends it when more than 8 MB of its stream were sent; then there is something to resume.
+cut() { # JOB HOW DATASET
+  sanbox replication change "$1" --bandwidth 4M
+  sanbox replication run "$1" >"$w/run" 2>&1 & local run=$! token=-
   for _ in $(seq 600); do sanbox replication list -H | grep -qE "^$1.*sending: ([89]|[1-9][0-9])[0-9.]*M" && break; sleep 0.1; done
-  sanbox replication cancel "$1"; wait $run && fail "$1 was not cut off" || true
+  "$2" "$1"; wait $run && fail "$1 was not cut off" || true
+  for _ in $(seq 50); do
+    case $1 in
+    push) token=$(there zfs get -Ho value receive_resume_token "$3") ;;
+    pull) token=$(zfs get -Ho value receive_resume_token "$3") ;;
+    esac
+    [ "$token" = - ] || break; sleep 0.2
+  done
+  [ "$token" != - ] || fail "nothing to resume in $3 ($2)"
+  sanbox replication change "$1" --bandwidth ''
 }
 
 # There from here.
@@ -72,17 +91,15 @@ zfs snapshot -r tank/vm@s1; sanbox replication run push >/dev/null; for d in "" 
 there zfs list -Ho name -r far/vm >"$w/names"; ! grep -q scratch "$w/names" || fail "what is excluded came"
 [ "$(there zfs get -Ho value org.example:note,compression,readonly far/vm/kid | tr '\n' ' ')" = "ours gzip on " ] || fail "properties of the copy"
 fill 2; zfs snapshot -r tank/vm@s2; sanbox replication run push >/dev/null; for d in "" /kid /vol; do same "tank/vm$d@s2" "far/vm$d@s2"; done
-echo "push: a tree, increments, exclusions, properties"
+told "push: a tree, increments, exclusions, properties"
 # Cut off in the middle, and resumed.
-head -c 60000000 /dev/urandom >"$w/big"; sanbox put "$w/big" tank/vm:/big; zfs snapshot -r tank/vm@s3
-sanbox replication change push --bandwidth 4M
-cut push
-for _ in $(seq 50); do token=$(there zfs get -Ho value receive_resume_token far/vm); [ "$token" = - ] || break; sleep 0.2; done
-[ "$token" != - ] || fail "nothing to resume"
-sanbox replication change push --bandwidth ''
-sanbox replication run push >"$w/run"; grep -q '@s3' "$w/run" || fail "not resumed: $(cat "$w/run")"
-same tank/vm@s3 far/vm@s3; there zfs list -Ho name -t bookmark -r far >/dev/null
-echo "push: resumed"
+for how in cancelled our_kill their_kill; do
+  head -c 60000000 /dev/urandom >"$w/big"; sanbox put "$w/big" tank/vm:/big; zfs snapshot -r "tank/vm@$how"
+  cut push $how far/vm
+  sanbox replication run push >"$w/run"; grep -q "@$how" "$w/run" || fail "not resumed: $(cat "$w/run")"
+  same "tank/vm@$how" "far/vm@$how"
+  told "push: resumed ($how)"
+done
 
 # Here from there.
 fill_there 1
@@ -91,11 +108,13 @@ sanbox replication run pull >/dev/null; for d in "" /kid /vol; do same "tank/src
 [ "$(zfs get -Ho value org.example:note,compression,readonly tank/src/kid | tr '\n' ' ')" = "theirs zstd on " ] || fail "properties of what was pulled"
 fill_there 2; fill_there 3; there zfs destroy -r far/src@s1
 sanbox replication run pull >/dev/null; for d in "" /kid /vol; do same "tank/src$d@s3" "far/src$d@s3"; done
-there "mount -t zfs far/src /tmp/in; head -c 60000000 /dev/urandom >/tmp/in/big; umount /tmp/in; zfs snapshot -r far/src@s4"
-sanbox replication change pull --bandwidth 4M; cut pull
-[ "$(zfs get -Ho value receive_resume_token tank/src)" != - ] || fail "nothing to resume"
-sanbox replication change pull --bandwidth ''; sanbox replication run pull >/dev/null; same tank/src@s4 far/src@s4
-echo "pull: a tree, increments, a lost snapshot, properties, resumed"
+told "pull: a tree, increments, a lost snapshot, properties"
+for how in cancelled our_kill their_kill; do
+  there "mount -t zfs far/src /tmp/in; head -c 60000000 /dev/urandom >/tmp/in/big; umount /tmp/in; zfs snapshot -r far/src@$how"
+  cut pull $how tank/src
+  sanbox replication run pull >/dev/null; same "tank/src@$how" "far/src@$how"
+  told "pull: resumed ($how)"
+done
 
 # The copy there is used, and comes back.
 sanbox replication failover push >"$w/run" || { cat "$w/run"; fail "failover"; }
@@ -105,7 +124,7 @@ there "mount -t zfs far/vm /tmp/in; echo written there >/tmp/in/note; umount /tm
 sanbox replication failback push >"$w/run" || { cat "$w/run"; fail "failback"; }
 [ "$(sanbox cat tank/vm:/note)" = "written there" ] || fail "what was written there did not come back"
 fill 3; zfs snapshot -r tank/vm@s5; sanbox replication run push >/dev/null; for d in "" /kid /vol; do same "tank/vm$d@s5" "far/vm$d@s5"; done
-echo "turned round, and back"
+told "turned round, and back"
 
 touch "$share/stop"; wait "$guest" || { tail -30 "$w/guest.log"; fail "the machine"; }; guest=
 grep -q 'repaired 0B.*with 0 errors' "$w/guest.log" || { tail -30 "$w/guest.log"; fail "the module's scrub"; }
