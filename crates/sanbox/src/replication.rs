@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::EngineError;
 use jiff::Timestamp;
 use manage::replication::{
-    self, Ended, Job, JobError, LocalEndpoint, Location, Refusal, ReplicationError, Switchover,
+    self, Ended, Job, JobError, LocalEndpoint, Location, ReplicationError, Switchover,
 };
 
 use crate::appliance::{Appliance, fences};
@@ -58,14 +58,7 @@ pub(crate) async fn run_job(appliance: &Arc<Appliance>, job: &Job) -> Option<End
         replication::run(job, &*source, &*target, &progress, Timestamp::now()).await
     };
     let ended = replications.run(job, work).await?;
-    let is_in_use = |error: &ReplicationError| {
-        matches!(error, ReplicationError::Refused(Refusal::FailedOver { .. }))
-    };
-    let met_in_use = match &ended.result {
-        Ok(report) => report.problems.iter().any(|(_, error)| is_in_use(error)),
-        Err(error) => is_in_use(error),
-    };
-    if met_in_use {
+    if replication::met_in_use(&ended.result) {
         // What it meets is told by the run already.
         let _ = settle(appliance, job).await;
     }

@@ -39,7 +39,7 @@ fn identity(copy: &ReplicaDataset) -> Option<Identity> {
 ///
 /// # Errors
 /// The target gives no answer, or a dataset has not arrived whole.
-pub async fn fail_over(
+pub(super) async fn fail_over(
     job: &Job,
     target: &dyn Switchover,
 ) -> Result<Vec<String>, ReplicationError> {
@@ -50,7 +50,10 @@ pub async fn fail_over(
 ///
 /// # Errors
 /// The side gives no answer, or no job sent it.
-pub async fn job_of_copy(side: &dyn Switchover, root: &str) -> Result<String, ReplicationError> {
+pub(super) async fn job_of_copy(
+    side: &dyn Switchover,
+    root: &str,
+) -> Result<String, ReplicationError> {
     let listed = side.list(root).await?;
     let listed =
         listed.ok_or_else(|| ReplicationError::Failed(format!("'{root}' does not exist")))?;
@@ -110,7 +113,7 @@ pub async fn take_over(
 ///
 /// # Errors
 /// A side gives no answer, or refuses; then both are as they were, or the target is read-only, and giving it again goes on.
-pub async fn fail_back(
+pub(super) async fn fail_back(
     job: &Job,
     source: &dyn Switchover,
     target: &dyn Switchover,
@@ -175,7 +178,7 @@ pub async fn fail_back(
 ///
 /// # Errors
 /// The side gives no answer; given again, it goes on.
-pub async fn adopt_fenced(
+pub(super) async fn adopt_fenced(
     job: &Job,
     source: &dyn Switchover,
     target: &dyn Switchover,
@@ -323,7 +326,10 @@ fn complete(report: Report) -> Result<Report, ReplicationError> {
 ///
 /// # Errors
 /// The target gives no answer.
-pub async fn is_taken_over(job: &Job, target: &dyn Switchover) -> Result<bool, ReplicationError> {
+pub(super) async fn is_taken_over(
+    job: &Job,
+    target: &dyn Switchover,
+) -> Result<bool, ReplicationError> {
     let listed = target.list(job.target_root()).await?.unwrap_or_default();
     let is_in_use = |dataset: &ReplicaDataset| plan::check_in_use(job, dataset).is_err();
     Ok(listed.iter().any(is_in_use))

@@ -143,7 +143,7 @@ pub(super) fn check_superseded(
 ///
 /// # Errors
 /// The side gives no answer, or does not allow it: what was fenced until then stays so.
-pub async fn fence_source(
+pub(super) async fn fence_source(
     job: &Job,
     source: &dyn Switchover,
 ) -> Result<Vec<String>, ReplicationError> {
@@ -262,7 +262,7 @@ pub(super) async fn give_up_own(
 ///
 /// # Errors
 /// The side gives no answer: given again, it goes on.
-pub async fn reclaim(
+pub(super) async fn reclaim(
     side: &dyn Switchover,
     datasets: Vec<ReplicaDataset>,
 ) -> Result<Vec<String>, ReplicationError> {
@@ -287,7 +287,7 @@ pub async fn reclaim(
 ///
 /// # Errors
 /// The side gives no answer.
-pub async fn fenced_sources(
+pub(super) async fn fenced_sources(
     side: &dyn Switchover,
     root: &str,
 ) -> Result<Vec<ReplicaDataset>, ReplicationError> {

@@ -43,13 +43,10 @@ pub use endpoint::{
     ByteStream, Endpoint, Reached, ReceiveSpec, SentSnapshot, StreamSpec, Switchover,
 };
 pub use error::{Refusal, ReplicationError};
-pub use failover::{
-    adopt_fenced, fail_back, fail_over, is_taken_over, job_of_copy, take_over, test, test_clones,
-};
-pub use fence::{
-    FENCED_PROPERTY, Fence, fence_of, fence_source, fenced_sources, is_copy, lift_fences, reclaim,
-    settle_fences,
-};
+use failover::{adopt_fenced, fail_back, fail_over, is_taken_over, job_of_copy};
+pub use failover::{take_over, test, test_clones};
+pub use fence::{FENCED_PROPERTY, Fence, fence_of, is_copy, lift_fences, settle_fences};
+use fence::{fence_source, fenced_sources, reclaim};
 pub use foreseen::{
     Adoption, AdoptionOutcome, foresee_adoption, foresee_fail_back, foresee_take_over, foresee_test,
 };
@@ -65,8 +62,12 @@ pub use progress::Progress;
 pub use registry::{JobState, Replications};
 pub use release::{Released, release_source, release_target};
 pub use remote::RemoteEndpoint;
-pub use run::{CommonState, Report, adopt, foresee, foresee_bytes, reset, run};
-pub use turn::{JobHost, NotTurned, TurnNote, fail_over_job};
+use run::adopt;
+pub use run::{CommonState, Report, foresee, foresee_bytes, reset, run};
+pub use turn::{
+    JobHost, NotTurned, Takeover, TurnNote, adopt_job, fail_back_job, fail_over_job, is_turned,
+    met_in_use, reclaim_sources, takeover_of,
+};
 pub use window::Window;
 pub use words::{LISTS, SWITCHES, TEXTS};
 

@@ -580,7 +580,7 @@ pub async fn reset(job: &Job, target: &dyn Endpoint) -> Result<Vec<String>, Repl
 ///
 /// # Errors
 /// A side gives no answer, or a dataset cannot be taken: those before it were.
-pub async fn adopt(
+pub(super) async fn adopt(
     job: &Job,
     source: &dyn Endpoint,
     target: &dyn Endpoint,

@@ -1,9 +1,16 @@
-//! The steps of a failover, in their order: called by the command, and by the simulated months of `simulation::fencing`.
+//! The steps of what turns a job round or back, in their order: called by the commands, and by the simulated months of `simulation::fencing`.
+//!
+//! Whether a job counts as turned round is written down before anything of it is in force, and taken back when all of it is: what is given again
+//! after it was cut off goes on.
+
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
 use super::{
-    Job, Reached, ReplicationError, Report, Switchover, fail_over, fence_source, lift_fences,
+    Job, Location, Reached, Refusal, ReplicaDataset, ReplicationError, Report, Switchover, adopt,
+    adopt_fenced, fail_back, fail_over, fence_source, fenced_sources, is_taken_over, job_of_copy,
+    lift_fences, reclaim,
 };
 
 /// Who has a job that is turned round.
@@ -13,6 +20,9 @@ pub trait JobHost: Send + Sync {
 
     /// Returns the target's side.
     fn target(&self) -> Reached<'_, Box<dyn Switchover>>;
+
+    /// Ends a run of the job that is under way.
+    fn stop(&self) -> Reached<'_, ()>;
 
     /// Runs the job, in place of a run that is under way.
     fn run(&self) -> Reached<'_, Report>;
@@ -103,6 +113,133 @@ async fn fence_and_send(job: &Job, host: &dyn JobHost) -> Result<Vec<String>, No
     };
     lift(job, host, &fenced).await;
     Err(refused)
+}
+
+/// Whether a run met a target that is in use: then one of the two sides is to be fenced.
+#[must_use]
+pub fn met_in_use(result: &Result<Report, ReplicationError>) -> bool {
+    let is_in_use = |error: &ReplicationError| {
+        matches!(error, ReplicationError::Refused(Refusal::FailedOver { .. }))
+    };
+    match result {
+        Ok(report) => report.problems.iter().any(|(_, error)| is_in_use(error)),
+        Err(error) => is_in_use(error),
+    }
+}
+
+/// Whether a job is turned round: by a failover of its own, or since its target was put in use where it is.
+///
+/// # Errors
+/// The target gives no answer.
+pub async fn is_turned(job: &Job, host: &dyn JobHost) -> Result<bool, ReplicationError> {
+    Ok(job.failed_over || is_taken_over(job, &*host.target().await?).await?)
+}
+
+/// Brings what was written at the target of a job back to its source, and puts that in use again. With `rollback`, what the source has after the
+/// newest snapshot in common is given up. `None` when the job is not turned round.
+///
+/// # Errors
+/// A side gives no answer, or refuses; the job is turned round still.
+pub async fn fail_back_job(
+    job: &Job,
+    host: &dyn JobHost,
+    rollback: bool,
+) -> Result<Option<Report>, ReplicationError> {
+    if !is_turned(job, host).await? {
+        return Ok(None);
+    }
+    if !job.failed_over {
+        host.stop().await?;
+        host.write_down(true)?;
+    }
+    let (source, target) = (host.source().await?, host.target().await?);
+    let report = fail_back(job, &*source, &*target, rollback, &Arc::default()).await?;
+    host.write_down(false)?;
+    Ok(Some(report))
+}
+
+/// Takes what is there as the target of a job, and makes it a copy again where it was fenced. With `rollback`, what it has after the newest
+/// snapshot in common is given up. Returns its datasets; none where there is no target.
+///
+/// # Errors
+/// A side gives no answer, or the target cannot be one.
+pub async fn adopt_job(
+    job: &Job,
+    host: &dyn JobHost,
+    rollback: bool,
+) -> Result<Vec<String>, ReplicationError> {
+    let (source, target) = (host.source().await?, host.target().await?);
+    let adopted = adopt(job, &*source, &*target, rollback).await?;
+    adopt_fenced(job, &*source, &*target, &adopted).await?;
+    if job.failed_over && !adopted.is_empty() {
+        // No copy is in use: one that is would not have been adopted.
+        host.write_down(false)?;
+    }
+    Ok(adopted)
+}
+
+/// What putting a dataset in use where it is comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// Sources that are fenced are put in use again ([`reclaim_sources`]).
+    Sources(Vec<ReplicaDataset>),
+    /// The target of a job of this appliance: a failover ([`fail_over_job`]).
+    TargetOf(String),
+    /// A copy that the job of another appliance sent ([`take_over`](super::take_over)).
+    Copy(String),
+}
+
+/// Finds out what putting a dataset of this appliance, which has these jobs, in use comes to.
+///
+/// # Errors
+/// The side gives no answer, or no job sent it.
+pub async fn takeover_of(
+    side: &dyn Switchover,
+    root: &str,
+    jobs: &[Job],
+) -> Result<Takeover, ReplicationError> {
+    let sources = fenced_sources(side, root).await?;
+    if !sources.is_empty() {
+        return Ok(Takeover::Sources(sources));
+    }
+    let name = job_of_copy(side, root).await?;
+    let is_here = |job: &Job| {
+        job.name == name && matches!(job.target(), Ok(Location::Local(target)) if target == root)
+    };
+    Ok(match jobs.iter().any(is_here) {
+        true => Takeover::TargetOf(name),
+        false => Takeover::Copy(name),
+    })
+}
+
+/// Puts sources that are fenced, a dataset and those below it, in use again. Of the jobs of this appliance, those that send from them do not
+/// count as turned round any more. Where no copy is in use the fences are just lifted; where one is, or that cannot be found out, the sources get
+/// a higher generation.
+///
+/// # Errors
+/// The side gives no answer, or a run of a job does not end: given again, it goes on.
+pub async fn reclaim_sources(
+    side: &dyn Switchover,
+    root: &str,
+    sources: Vec<ReplicaDataset>,
+    jobs: &[(&Job, &dyn JobHost)],
+) -> Result<(), ReplicationError> {
+    let is_by = |job: &Job| {
+        let mut fences = sources.iter().filter_map(|one| one.fence.as_ref());
+        fences.any(|fence| fence.job == job.name)
+    };
+    let mut is_in_use = None;
+    for (job, host) in jobs.iter().filter(|(job, _)| is_by(job)) {
+        host.stop().await?;
+        let asked = async { is_taken_over(job, &*host.target().await?).await };
+        is_in_use = Some(is_in_use.unwrap_or(false) || asked.await.unwrap_or(true));
+        host.write_down(false)?;
+    }
+    if is_in_use.unwrap_or(true) {
+        return reclaim(side, sources).await.map(drop);
+    }
+    let names: Vec<String> = sources.into_iter().map(|one| one.name).collect();
+    lift_fences(side, root, &names).await
 }
 
 /// Has the source go on after a failover that did not come about.

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use manage::replication::{
     self, Ended, Job, JobError, JobHost, JobState, LocalEndpoint, Location, NotTurned, PastRun,
     Progress, Reached, RecoveryPoint, ReplicaDataset, ReplicationError, Report, Switchover,
-    TurnNote,
+    Takeover, TurnNote,
 };
 
 use super::foretold::{self, told_plan};
@@ -419,14 +419,9 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if args.has('n') {
         return foretold::adopt(session, &job, rollback, failed).await;
     }
-    let done = async {
-        let source = source_of(&session.appliance, &job).await?;
-        let target = target_of(&session.appliance, &job).await?;
-        let adopted = replication::adopt(&job, &*source, &*target, rollback).await?;
-        replication::adopt_fenced(&job, &*source, &*target, &adopted).await?;
-        Ok::<_, ReplicationError>(adopted)
-    };
-    let adopted = done.await.map_err(failed)?;
+    let host = CommandHost { session, job: &job };
+    let adopted = replication::adopt_job(&job, &host, rollback).await;
+    let adopted = adopted.map_err(failed)?;
     if adopted.is_empty() {
         return Err(session.fail(format!(
             "there is nothing to adopt: '{}' does not exist",
@@ -436,14 +431,8 @@ async fn adopt(session: &Session, args: &Arguments, name: &str) -> Outcome {
     for dataset in adopted {
         session.out.line(format!("adopted {dataset}"));
     }
-    let replications = session.appliance.replications();
-    if job.failed_over {
-        // No copy is in use: one that is would not have been adopted.
-        let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = false));
-        turned.map_err(|error| refused(session, &error))?;
-    }
     session.appliance.datasets_changed().await;
-    replications.hurry(name);
+    session.appliance.replications().hurry(name);
     Ok(())
 }
 
@@ -462,14 +451,22 @@ impl JobHost for CommandHost<'_> {
         target_of(&self.session.appliance, self.job).boxed()
     }
 
+    fn stop(&self) -> Reached<'_, ()> {
+        async {
+            let name = &self.job.name;
+            match self.session.appliance.replications().stop(name).await {
+                true => Ok(()),
+                false => Err(ReplicationError::Failed(does_not_end(name))),
+            }
+        }
+        .boxed()
+    }
+
     fn run(&self) -> Reached<'_, Report> {
         async {
             let appliance = &self.session.appliance;
-            let name = &self.job.name;
             loop {
-                if !appliance.replications().stop(name).await {
-                    return Err(ReplicationError::Failed(does_not_end(name)));
-                }
+                self.stop().await?;
                 // None when it was due meanwhile, and runs again.
                 if let Some(ended) = run_job(appliance, self.job).await {
                     return ended.result;
@@ -483,7 +480,9 @@ impl JobHost for CommandHost<'_> {
         let replications = self.session.appliance.replications();
         let change = |job: &mut Job| job.failed_over = failed_over;
         let changed = replications.change(|jobs| jobs.change(&self.job.name, change));
-        changed.map_err(|error| ReplicationError::Failed(error.to_string()))
+        changed.map_err(|error| ReplicationError::Failed(error.to_string()))?;
+        replications.hurry(&self.job.name);
+        Ok(())
     }
 
     fn changed(&self) -> BoxFuture<'_, ()> {
@@ -548,22 +547,18 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
     let pool =
         pool.map_err(|error| session.fail(format!("cannot take over '{dataset}': {error}")))?;
     let side = LocalEndpoint::new(pool.clone());
-    let sources = replication::fenced_sources(&side, dataset).await;
-    let sources = sources.map_err(failed)?;
-    if !sources.is_empty() {
-        return reclaim(session, args, (&side, &pool, dataset), sources).await;
-    }
-    let name = replication::job_of_copy(&side, dataset)
-        .await
-        .map_err(failed)?;
     let jobs = session.appliance.replications().jobs();
-    let jobs = jobs.map_err(|error| refused(session, &error))?;
-    if jobs
-        .job(&name)
-        .is_ok_and(|job| matches!(job.target(), Ok(Location::Local(root)) if root == dataset))
+    let jobs = jobs.map_err(|error| refused(session, &error))?.replication;
+    let name = match replication::takeover_of(&side, dataset, &jobs)
+        .await
+        .map_err(failed)?
     {
-        return failover(session, args, &name).await;
-    }
+        Takeover::Sources(sources) => {
+            return reclaim(session, args, (&side, &pool, dataset), sources, &jobs).await;
+        }
+        Takeover::TargetOf(name) => return failover(session, args, &name).await,
+        Takeover::Copy(name) => name,
+    };
     if args.has('n') {
         let foretold = foretold::takeover(session, &side, dataset, &name).await;
         return foretold.map_err(failed);
@@ -587,6 +582,7 @@ async fn reclaim(
     args: &Arguments,
     (side, pool, root): (&LocalEndpoint, &PoolHandle, &str),
     sources: Vec<ReplicaDataset>,
+    jobs: &[Job],
 ) -> Outcome {
     if args.has('n') {
         for dataset in &sources {
@@ -599,33 +595,15 @@ async fn reclaim(
     }
     let name = |one: &ReplicaDataset| (one.name.clone(), one.readonly.is_kept);
     let names: Vec<(String, bool)> = sources.iter().map(name).collect();
-    let jobs = session.appliance.replications().jobs();
-    let jobs = jobs.map_err(|error| refused(session, &error))?.replication;
-    let by_job = |job: &&Job| {
-        let mut fences = sources.iter().filter_map(|one| one.fence.as_ref());
-        fences.any(|fence| fence.job == job.name)
-    };
-    let mut is_in_use = true;
-    for job in jobs.iter().filter(by_job) {
-        stop(session, &job.name).await?;
-        let asked = async {
-            let target = target_of(&session.appliance, job).await?;
-            replication::is_taken_over(job, &*target).await
-        };
-        is_in_use = asked.await.unwrap_or(true);
-        let replications = session.appliance.replications();
-        let turned =
-            replications.change(|jobs| jobs.change(&job.name, |job| job.failed_over = false));
-        turned.map_err(|error| refused(session, &error))?;
-        replications.hurry(&job.name);
-    }
-    let done = match is_in_use {
-        true => replication::reclaim(side, sources).await.map(drop),
-        false => {
-            let names: Vec<String> = sources.into_iter().map(|one| one.name).collect();
-            replication::lift_fences(side, root, &names).await
-        }
-    };
+    let hosts: Vec<CommandHost<'_>> = jobs
+        .iter()
+        .map(|job| CommandHost { session, job })
+        .collect();
+    let hosts: Vec<(&Job, &dyn JobHost)> = hosts
+        .iter()
+        .map(|host| (host.job, host as &dyn JobHost))
+        .collect();
+    let done = replication::reclaim_sources(side, root, sources, &hosts).await;
     done.map_err(|error| session.fail(format!("cannot put the source in use again: {error}")))?;
     for (dataset, is_kept) in names {
         session.out.line(match is_kept {
@@ -638,31 +616,6 @@ async fn reclaim(
     Ok(())
 }
 
-/// Refuses a job whose target was not put in use where it is.
-async fn check_taken_over(session: &Session, job: &Job) -> Outcome {
-    let name = &job.name;
-    let asked = async {
-        let target = target_of(&session.appliance, job).await?;
-        replication::is_taken_over(job, &*target).await
-    };
-    match asked.await {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(session.fail(format!(
-            "the job '{name}' is not turned round: there is nothing to bring back"
-        ))),
-        Err(error) => Err(session.fail(format!("cannot fail back to '{}': {error}", job.from))),
-    }
-}
-
-/// Takes down that the target was put in use where it is.
-async fn turn_taken_over(session: &Session, job: &Job) -> Outcome {
-    let name = &job.name;
-    stop(session, name).await?;
-    let replications = session.appliance.replications();
-    let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = true));
-    turned.map_err(|error| refused(session, &error))
-}
-
 /// Brings what was written at the target back, and puts the source in use again.
 async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let job = job(session, name)?;
@@ -670,26 +623,21 @@ async fn failback(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let failed = |error: ReplicationError| {
         session.fail(format!("cannot fail back to '{}': {error}", job.from))
     };
-    if !job.failed_over {
-        check_taken_over(session, &job).await?;
-    }
-    if args.has('n') {
-        return foretold::failback(session, &job, rollback, failed).await;
-    }
-    if !job.failed_over {
-        turn_taken_over(session, &job).await?;
-    }
-    let progress = Arc::default();
-    let done = async {
-        let source = source_of(&session.appliance, &job).await?;
-        let target = target_of(&session.appliance, &job).await?;
-        replication::fail_back(&job, &*source, &*target, rollback, &progress).await
+    let nothing = || {
+        session.fail(format!(
+            "the job '{name}' is not turned round: there is nothing to bring back"
+        ))
     };
-    let report = done.await.map_err(failed)?;
-    let replications = session.appliance.replications();
-    let turned = replications.change(|jobs| jobs.change(name, |job| job.failed_over = false));
-    turned.map_err(|error| refused(session, &error))?;
-    replications.hurry(name);
+    let host = CommandHost { session, job: &job };
+    if args.has('n') {
+        return match replication::is_turned(&job, &host).await {
+            Ok(true) => foretold::failback(session, &job, rollback, failed).await,
+            Ok(false) => Err(nothing()),
+            Err(error) => Err(failed(error)),
+        };
+    }
+    let done = replication::fail_back_job(&job, &host, rollback).await;
+    let report = done.map_err(failed)?.ok_or_else(nothing)?;
     for dataset in &report.made {
         follow(session, &job.source(), dataset).await;
     }
