@@ -197,6 +197,18 @@ fn appliances_are_paired_by_a_code_and_reach_what_they_were_invited_to() {
     for (at, stream) in silent.iter_mut().enumerate().filter(|(at, _)| at % 2 == 0) {
         let _ = stream.write_all(&[u8::try_from(at).expect("small"); 300]);
     }
+    let compress = |how: &str, shown: &str| {
+        let shown = format!("compress   {shown}\n");
+        let change = format!("sanbox replication change vm --compress '{how}'");
+        check(
+            here,
+            &format!("{change} && sanbox replication show vm | grep ^compress"),
+            &shown,
+        );
+    };
+    compress("off", "off");
+    compress("", "zstd-1, what becomes smaller by it");
+    compress("zstd-9", "zstd-9, what becomes smaller by it");
     check(here, "zfs snapshot tank/vm@s2", "");
     check(here, "sanbox replication run vm", "sent back/vm@s2\n");
     drop(silent);

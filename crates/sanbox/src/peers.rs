@@ -300,7 +300,10 @@ impl PeerService {
         Ok(match location {
             Location::Ssh { host, .. } => Box::new(RemoteEndpoint::new(&host, &job.ssh)),
             Location::Peer { peer, dataset } => {
-                Box::new(PeerEndpoint::new(self.links().clone(), &peer, &dataset))
+                // What a job's file says wrong was refused before.
+                let compression = job.compression().unwrap_or_default();
+                let links = self.links().clone();
+                Box::new(PeerEndpoint::new(links, &peer, &dataset, compression))
             }
             Location::Local(dataset) => return Err(dataset),
         })

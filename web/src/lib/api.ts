@@ -253,7 +253,7 @@ export type PolicyPreview = {
 };
 export type ReplicationSettings = {
   name: string; from: string; to: string; ssh: string; recursive: boolean; exclude: string[]; select: string[]; newest_only: boolean; take: boolean; continuous: boolean;
-  every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; window: string; keep: string;
+  every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; compress: string; window: string; keep: string;
 };
 export type ReplicationState = 'running' | 'paused' | 'failed-over' | 'waiting' | 'complete' | 'incomplete';
 export type Replication = ReplicationSettings & {

@@ -7,11 +7,11 @@ import { t, type Word } from './i18n.svelte';
 
 export const NEW_JOB: ReplicationSettings = {
   name: '', from: '', to: '', ssh: '', recursive: true, exclude: [], select: [], newest_only: false, take: false, continuous: false,
-  every: '', raw: false, without_properties: false, set: [], not_in_force: [], bandwidth: '', window: '', keep: '',
+  every: '', raw: false, without_properties: false, set: [], not_in_force: [], bandwidth: '', compress: '', window: '', keep: '',
 };
 
 const SWITCHES = [['recursive', 'recursive'], ['newest_only', 'newest-only'], ['take', 'take'], ['continuous', 'continuous'], ['raw', 'raw'], ['without_properties', 'no-properties']] as const;
-const TEXTS = ['ssh', 'every', 'bandwidth', 'window', 'keep'] as const;
+const TEXTS = ['ssh', 'every', 'bandwidth', 'compress', 'window', 'keep'] as const;
 const LISTS = [['exclude', 'exclude'], ['select', 'select'], ['set', 'set'], ['not_in_force', 'not-in-force']] as const;
 const NOTHING: ReplicationSettings = { ...NEW_JOB, recursive: false };
 

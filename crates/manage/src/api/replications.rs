@@ -93,6 +93,9 @@ pub(super) struct ReplicationSettings {
     /// Bytes a second at most, such as `20M`.
     #[serde(default)]
     bandwidth: String,
+    /// How streams from or to a peer are compressed: `off`, `auto`, or `zstd-1` to `zstd-19` (`auto`).
+    #[serde(default)]
+    compress: String,
     /// Hours of the day in which is sent, such as `22:00-06:00`.
     #[serde(default)]
     window: String,
@@ -121,6 +124,7 @@ impl From<&Job> for ReplicationSettings {
             set: job.set,
             not_in_force: job.not_in_force,
             bandwidth: job.bandwidth,
+            compress: job.compress,
             window: job.window,
             keep: job.keep,
         }
@@ -147,6 +151,7 @@ impl ReplicationSettings {
             set: self.set,
             not_in_force: self.not_in_force,
             bandwidth: self.bandwidth,
+            compress: self.compress,
             window: self.window,
             keep: self.keep,
             failed_over: false,

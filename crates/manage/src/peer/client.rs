@@ -15,12 +15,12 @@ use tokio::time::timeout;
 
 use super::frame::{FrameError, FrameReader, FrameWriter, MessageParts, parse};
 use super::identity::Fingerprint;
-use super::message::{Fault, Hello, Paired, Request, WireDataset};
+use super::message::{Fault, Hello, Paired, Request, WireDataset, WireStream};
 use super::pairing::{Code, PairingSide};
 use super::transfer::{SILENCE_MAX, STALL_MAX, receive_stream, send_stream};
 use crate::replication::{
-    ByteStream, Endpoint, Fence, Reached, ReceiveSpec, ReplicaDataset, ReplicationError,
-    StreamSpec, Switchover,
+    ByteStream, Compression, Endpoint, Fence, Reached, ReceiveSpec, ReplicaDataset,
+    ReplicationError, StreamSpec, Switchover,
 };
 use crate::secret::{hex, unhex};
 
@@ -241,16 +241,18 @@ pub struct PeerEndpoint {
     peer: String,
     /// The job's root there: a name of the pool that requests without one are about.
     root: String,
+    compression: Compression,
 }
 
 impl PeerEndpoint {
-    /// Returns the side at a peer, by its name; `root` is the job's dataset there.
+    /// Returns the side at a peer, by its name; `root` is the job's dataset there, and streams go there, or come from there, compressed so.
     #[must_use]
-    pub fn new(links: Arc<PeerLinks>, peer: &str, root: &str) -> Self {
+    pub fn new(links: Arc<PeerLinks>, peer: &str, root: &str, compression: Compression) -> Self {
         Self {
             links,
             peer: peer.to_owned(),
             root: root.to_owned(),
+            compression,
         }
     }
 
@@ -287,9 +289,12 @@ impl PeerEndpoint {
 
     async fn begin(&self, spec: StreamSpec) -> Result<ByteStream, ReplicationError> {
         let what = format!("{}@{}", spec.dataset, spec.snapshot);
-        let request = Request::Send {
-            stream: spec.into(),
+        let is_default = self.compression == Compression::default();
+        let stream = WireStream {
+            compress: (!is_default).then(|| self.compression.to_string()),
+            ..WireStream::from(spec)
         };
+        let request = Request::Send { stream };
         let (mut connection, _) = self.links.connection(&self.peer).await?;
         let begun = self.ask_on::<()>(&mut connection, &request).await;
         let begun = begun.map_err(|error| self.broken(&error))?;
@@ -318,7 +323,7 @@ impl PeerEndpoint {
         let Connection { mut frames, mut to } = connection;
         let ended = {
             let answering = std::pin::pin!(answer::<()>(&mut frames));
-            let sending = std::pin::pin!(send_stream(&mut to, bytes, true));
+            let sending = std::pin::pin!(send_stream(&mut to, bytes, self.compression));
             match select(sending, answering).await {
                 Either::Left((Ok(Ok(())), answering)) => answering.await,
                 // The source's own error: the other side keeps what came.

@@ -80,6 +80,9 @@ pub struct WireStream {
     pub token: Option<String>,
     pub properties: bool,
     pub raw: bool,
+    /// How its bytes are compressed, as a job says it; as by default where nothing is said, which is what a peer of a version before knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compress: Option<String>,
 }
 
 impl From<StreamSpec> for WireStream {
@@ -94,6 +97,7 @@ impl From<StreamSpec> for WireStream {
             token: spec.token,
             properties: spec.properties,
             raw: spec.raw,
+            compress: None,
         }
     }
 }
@@ -452,6 +456,7 @@ mod tests {
             token: None,
             properties: true,
             raw: false,
+            compress: None,
         };
         let request = Request::Send { stream };
         let text = serde_json::to_string(&request).expect("JSON");

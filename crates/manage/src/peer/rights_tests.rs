@@ -34,6 +34,7 @@ fn stream(dataset: &str, snapshot: &str, from: Option<WireFrom>) -> WireStream {
         token: None,
         properties: true,
         raw: false,
+        compress: None,
     }
 }
 

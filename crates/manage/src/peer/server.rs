@@ -342,7 +342,16 @@ impl PeerServer {
             served.answer::<()>(&Err(too_many())).await?;
             return Ok(true);
         };
-        let is_raw = stream.raw;
+        let compression = match stream.compress.as_deref().map(str::parse).transpose() {
+            Ok(given) => given.unwrap_or_default(),
+            Err(()) => {
+                let why = "it is asked for an unknown compression".to_owned();
+                served
+                    .answer::<()>(&Err(ReplicationError::Failed(why)))
+                    .await?;
+                return Ok(true);
+            }
+        };
         let begun = served.work(side.send(stream.into())).await?;
         let (begun, bytes) = match begun {
             Ok(bytes) => (Ok(()), Some(bytes)),
@@ -352,7 +361,7 @@ impl PeerServer {
         let Some(bytes) = bytes else {
             return Ok(true);
         };
-        match send_stream(&mut served.to, bytes, !is_raw).await? {
+        match send_stream(&mut served.to, bytes, compression).await? {
             Ok(()) => Ok(true),
             Err(error) => {
                 within(STALL_MAX, served.to.message(&Fault::from(error))).await?;

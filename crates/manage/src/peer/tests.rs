@@ -1,7 +1,7 @@
 //! Both ends of a connection, over a pipe, with a side that remembers what it was asked.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use engine::DatasetKind;
 use engine::stream::StreamChunk;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
 use super::client::{BoxedLink, Connector, HELLO_TIMEOUT, PeerEndpoint, PeerLinks, pair};
 use super::pairing::{Code, Grant};
 use super::server::{Host, PeerServer, Visitor};
 use super::{Fingerprint, PeerBook};
 use crate::replication::{
-    ByteStream, Endpoint, Fence, Mark, Point, Reached, ReceiveSpec, ReplicaDataset,
+    ByteStream, Compression, Endpoint, Fence, Mark, Point, Reached, ReceiveSpec, ReplicaDataset,
     ReplicationError, StreamSpec, Switchover,
 };
 
@@ -25,6 +25,8 @@ use crate::replication::{
 struct Recorder {
     asked: Arc<Mutex<Vec<String>>>,
     received: Arc<Mutex<Vec<u8>>>,
+    /// What [`Endpoint::send`] gives in place of [`content`].
+    sends: Arc<Mutex<Option<Vec<u8>>>>,
     /// What [`Endpoint::receive`] fails with after some bytes.
     refuses: Arc<Mutex<Option<ReplicationError>>>,
 }
@@ -103,7 +105,9 @@ impl Endpoint for Recorder {
     }
     fn send(&self, spec: StreamSpec) -> Reached<'_, ByteStream> {
         async move {
-            let mut parts: Vec<_> = content()
+            let sends = self.sends.lock().expect("unpoisoned").clone();
+            let mut parts: Vec<_> = sends
+                .unwrap_or_else(content)
                 .chunks(70_001)
                 .map(|c| Ok(c.to_vec().into()))
                 .collect();
@@ -229,6 +233,8 @@ struct Pipes {
     opened: Arc<AtomicU32>,
     /// Changes what comes from the client: the byte of this place is flipped.
     flipped: Option<usize>,
+    /// Bytes from the client, and to it.
+    carried: Arc<[AtomicUsize; 2]>,
 }
 
 impl Pipes {
@@ -239,40 +245,48 @@ impl Pipes {
             certificate: self.certificate,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         };
-        let (server, flipped) = (self.server.clone(), self.flipped);
-        let far = match flipped {
-            None => far,
-            Some(at) => {
-                let (inner, outer) = tokio::io::duplex(64 << 10);
-                tokio::spawn(flip(far, outer, at));
-                inner
-            }
-        };
-        tokio::spawn(async move { server.serve(Box::new(far), visitor).await });
+        let server = self.server.clone();
+        let (inner, outer) = tokio::io::duplex(64 << 10);
+        tokio::spawn(carry(far, outer, self.flipped, self.carried.clone()));
+        tokio::spawn(async move { server.serve(Box::new(inner), visitor).await });
         Box::new(near)
     }
 }
 
-/// Passes bytes on in both directions, and flips a bit of one.
-async fn flip(client: DuplexStream, server: DuplexStream, place: usize) {
-    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
-        (tokio::io::split(client), tokio::io::split(server));
-    let there = async {
-        let mut passed = 0;
-        let mut bytes = vec![0; 8192];
-        while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
-            if (passed..passed + read).contains(&place) {
-                bytes[place - passed] ^= 1;
-            }
-            passed += read;
-            if to_server.write_all(&bytes[..read]).await.is_err() {
-                break;
-            }
+/// Passes bytes on in both directions, counts them, and flips a bit of one from the client.
+async fn carry(
+    client: DuplexStream,
+    server: DuplexStream,
+    flipped: Option<usize>,
+    carried: Arc<[AtomicUsize; 2]>,
+) {
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_server, to_server) = tokio::io::split(server);
+    tokio::join!(
+        pass(from_client, to_server, flipped, &carried[0]),
+        pass(from_server, to_client, None, &carried[1])
+    );
+}
+
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    flipped: Option<usize>,
+    carried: &AtomicUsize,
+) {
+    let mut passed = 0;
+    let mut bytes = vec![0; 8192];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        if let Some(place) = flipped.filter(|place| (passed..passed + read).contains(place)) {
+            bytes[place - passed] ^= 1;
         }
-        let _ = to_server.shutdown().await;
-    };
-    let back = tokio::io::copy(&mut from_server, &mut to_client);
-    let _ = tokio::join!(there, back);
+        passed += read;
+        carried.fetch_add(read, Ordering::Relaxed);
+        if to.write_all(&bytes[..read]).await.is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
 }
 
 impl Connector for Pipes {
@@ -298,11 +312,12 @@ fn unpaired(name: &str) -> Pair {
         certificate: certificate(name),
         opened: Arc::default(),
         flipped: None,
+        carried: Arc::default(),
     };
     let links = PeerLinks::new(Box::new(pipes.clone()));
     Pair {
         _state: state,
-        endpoint: PeerEndpoint::new(links, "server", "tank/vm"),
+        endpoint: PeerEndpoint::new(links, "server", "tank/vm", Compression::default()),
         book,
         side,
         pipes,
@@ -548,6 +563,51 @@ async fn streams_go_in_both_directions_and_keep_their_errors() {
 }
 
 #[tokio::test]
+async fn a_job_says_how_its_streams_are_compressed_in_both_directions() {
+    let pair_of = paired().await;
+    let text: Vec<u8> = (0..200_000_u32)
+        .flat_map(|at| format!("{at}\n").into_bytes())
+        .collect();
+    *pair_of.side.sends.lock().expect("unpoisoned") = Some(text.clone());
+    let carried = &pair_of.pipes.carried;
+    let mut carried_of = Vec::new();
+    for compression in [
+        Compression::Off,
+        Compression::default(),
+        Compression::Zstd(12),
+    ] {
+        let links = PeerLinks::new(Box::new(pair_of.pipes.clone()));
+        let endpoint = PeerEndpoint::new(links, "server", "tank/vm", compression);
+        let before = carried.each_ref().map(|way| way.load(Ordering::Relaxed));
+        let come: Vec<_> = endpoint
+            .send(spec("s"))
+            .await
+            .expect("begun")
+            .collect()
+            .await;
+        let come: Result<Vec<Vec<u8>>, _> = come
+            .into_iter()
+            .map(|chunk| chunk.map(StreamChunk::into_vec))
+            .collect();
+        assert!(come.expect("whole").concat() == text, "{compression}");
+        pair_of.side.received.lock().expect("unpoisoned").clear();
+        let parts: Vec<_> = text.chunks(50_000).map(|part| Ok(part.to_vec())).collect();
+        let received = endpoint.receive(into(), in_chunks(stream::iter(parts)));
+        assert_eq!(received.await, Ok(()));
+        assert!(*pair_of.side.received.lock().expect("unpoisoned") == text);
+        let after = carried.each_ref().map(|way| way.load(Ordering::Relaxed));
+        carried_of.push([after[0] - before[0], after[1] - before[1]]);
+    }
+    for way in [0, 1] {
+        let [off, fast, small] = [0, 1, 2].map(|at| carried_of[at][way]);
+        assert!(
+            off > text.len() && fast < off / 2 && small < fast,
+            "{carried_of:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_flipped_bit_never_completes_a_receive() {
     let pair_of = paired().await;
     for place in (5_000..300_000).step_by(59_000) {
@@ -555,7 +615,7 @@ async fn a_flipped_bit_never_completes_a_receive() {
             flipped: Some(place),
             ..pair_of.pipes.clone()
         }));
-        let endpoint = PeerEndpoint::new(links, "server", "tank/vm");
+        let endpoint = PeerEndpoint::new(links, "server", "tank/vm", Compression::default());
         let parts = content()
             .chunks(50_000)
             .map(|c| Ok(c.to_vec()))

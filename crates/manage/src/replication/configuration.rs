@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Window;
+use super::{Compression, Window};
 use crate::peer::is_within;
 use crate::policy::Policy;
 use crate::state::replace_file;
@@ -122,6 +122,9 @@ pub struct Job {
     /// Bytes a second at most, such as `20M`. Empty: no limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bandwidth: String,
+    /// How streams to or from a peer are compressed on their way: `off`, `auto`, or `zstd-1` to `zstd-19`. Empty: `auto`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub compress: String,
     /// Hours of the day in which the daemon may send, such as `22:00-06:00` by the machine's clock. Empty: all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub window: String,
@@ -178,6 +181,15 @@ impl Job {
                     .to_owned(),
             );
         }
+        let is_of_peer = [&from, &to]
+            .iter()
+            .any(|side| matches!(side, Location::Peer { .. }));
+        if !self.compress.is_empty() && !is_of_peer {
+            return refuse(
+                "compress is of jobs from or to a peer; ssh compresses by itself with --ssh 'ssh -C'"
+                    .to_owned(),
+            );
+        }
         if matches!((&from, &to), (Location::Peer { .. }, Location::Peer { .. })) {
             return refuse(
                 "one side is a pool of this appliance: between two peers, one of them has the job"
@@ -186,6 +198,7 @@ impl Job {
         }
         self.interval()?;
         self.bandwidth_bytes()?;
+        self.compression()?;
         self.window()?;
         self.keep_policy()?;
         for setting in &self.set {
@@ -271,6 +284,23 @@ impl Job {
             JobError::Setting(format!("'{}' is no size (such as 20M)", self.bandwidth))
         })?;
         Ok(Some(bytes))
+    }
+
+    /// Returns how streams to or from a peer are compressed.
+    ///
+    /// # Errors
+    /// The setting is no compression.
+    pub fn compression(&self) -> Result<Compression, JobError> {
+        if self.compress.is_empty() {
+            return Ok(Compression::default());
+        }
+        let refuse = |()| {
+            JobError::Setting(format!(
+                "'{}' is no compression: off, auto, or zstd-1 to zstd-19",
+                self.compress
+            ))
+        };
+        self.compress.parse().map_err(refuse)
     }
 
     /// Returns the hours in which the daemon may send; `None` for all.
@@ -677,10 +707,25 @@ mod tests {
                 bandwidth: "fast".to_owned(),
                 ..job("a", "tank/a", "back/a")
             },
+            Job {
+                compress: "gzip".to_owned(),
+                ..job("a", "tank/a", "peer://b/back/a")
+            },
+            // No peer: nothing would be compressed.
+            Job {
+                compress: "zstd-3".to_owned(),
+                ..job("a", "tank/a", "root@b:back/a")
+            },
         ];
         for job in refused {
             assert!(job.check().is_err(), "{job:?}");
         }
+        let squeezed = Job {
+            compress: "zstd-3".to_owned(),
+            ..job("a", "peer://b/back/a", "tank/a")
+        };
+        squeezed.check().expect("a job");
+        assert_eq!(squeezed.compression().expect("one"), Compression::Zstd(3));
     }
 
     #[test]

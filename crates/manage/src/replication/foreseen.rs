@@ -190,6 +190,7 @@ pub(super) fn reversed(job: &Job) -> Job {
         recursive: job.recursive,
         exclude: job.exclude.iter().map(target).collect(),
         bandwidth: job.bandwidth.clone(),
+        compress: job.compress.clone(),
         take: true,
         without_properties: true,
         reversed: true,

@@ -10,6 +10,7 @@
 
 mod backoff;
 mod behind;
+mod compression;
 mod configuration;
 mod directory;
 mod endpoint;
@@ -37,6 +38,7 @@ mod words;
 
 pub use backoff::Backoff;
 pub use behind::RecoveryPoint;
+pub use compression::Compression;
 pub use configuration::{Job, JobError, Jobs, Location, is_tag, tag_of_bookmark, tag_of_snapshot};
 pub use directory::{export, find_streams, foresee_export, foresee_import, import, job_of};
 pub use endpoint::{

@@ -20,6 +20,7 @@ pub const TEXTS: Options<String> = &[
     ("ssh", |job| &mut job.ssh),
     ("every", |job| &mut job.every),
     ("bandwidth", |job| &mut job.bandwidth),
+    ("compress", |job| &mut job.compress),
     ("window", |job| &mut job.window),
     ("keep", |job| &mut job.keep),
 ];

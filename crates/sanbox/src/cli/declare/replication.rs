@@ -68,6 +68,11 @@ pub(crate) const REPLICATION: Command = Command {
             "create, change: bytes a second at most, such as 20M",
         ),
         long(
+            "compress",
+            Some("HOW"),
+            "create, change: how streams from or to a peer are compressed: off, auto, or zstd-1 to zstd-19 (auto: zstd-1)",
+        ),
+        long(
             "window",
             Some("HH:MM-HH:MM"),
             "create, change: hours of the day in which the daemon sends",
@@ -134,7 +139,8 @@ pub(crate) const REPLICATION: Command = Command {
         "--continuous: what is written is at the target some seconds later. The job follows the transaction groups of the source's pool and asks \
          neither side while nothing changes; of its own snapshots both sides keep one. 'show' says how far the target was behind.",
         "peer://PEER/DATASET is on another appliance with this program, by its own protocol: encrypted, resumed, checked from end to end, and \
-         limited to what the peer was invited to ('sanbox peer').",
+         limited to what the peer was invited to ('sanbox peer'). What becomes smaller by that is compressed on its way; blocks that are compressed \
+         or encrypted in the pool go as they are. --compress has it done better, for a slow link, or not at all.",
         "HOST:DATASET is on another host, with OpenZFS or this program, where the user that runs this one can log in by ssh without a password: \
          'root@backup:vault/vm' as the target pushes, as the source pulls. Nothing is installed there.",
         "A target that was written to, that another job has, or that has snapshots of its own after the newest common one is refused with \

@@ -9,9 +9,9 @@ use engine::PoolHandle;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use manage::replication::{
-    self, Ended, Job, JobError, JobHost, JobState, LocalEndpoint, Location, NotTurned, PastRun,
-    Progress, Reached, RecoveryPoint, ReplicaDataset, ReplicationError, Report, Switchover,
-    Takeover, TurnNote,
+    self, Compression, Ended, Job, JobError, JobHost, JobState, LocalEndpoint, Location, NotTurned,
+    PastRun, Progress, Reached, RecoveryPoint, ReplicaDataset, ReplicationError, Report,
+    Switchover, Takeover, TurnNote,
 };
 
 use super::foretold::{self, told_plan};
@@ -246,6 +246,9 @@ async fn show(session: &Session, name: &str) -> Outcome {
         "next",
         next_run(&job, &state, session.appliance.is_daemon()),
     );
+    if let Some(compression) = told_compression(&job) {
+        line("compress", compression);
+    }
     if let Some(progress) = &state.running {
         line("sending", progress.current());
     }
@@ -264,6 +267,16 @@ async fn show(session: &Session, name: &str) -> Outcome {
     }
     session.out.line("");
     foretold::run(session, &job).await
+}
+
+/// How a job's streams are compressed on their way; `None` where no peer has a side of it.
+fn told_compression(job: &Job) -> Option<String> {
+    let is_peer = |location| matches!(location, Ok(Location::Peer { .. }));
+    let compression = job.compression().ok()?;
+    (is_peer(job.source()) || is_peer(job.target())).then(|| match compression {
+        Compression::Off => "off".to_owned(),
+        level => format!("{level}, what becomes smaller by it"),
+    })
 }
 
 /// How far the target was behind, in a line.
