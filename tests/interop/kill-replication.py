@@ -129,6 +129,8 @@ def main():
             if number % args.look == 0 or number == args.rounds:
                 looks += 1
                 pair.look(looks)
+                if number < args.rounds:
+                    print(f"after {number} rounds: {pair.done['datasets compared']} datasets compared", flush=True)
         for side, pool in ((pair.source, "tank"), (pair.target, "back")):
             side.end()
             side.give("zpool", "export", pool)
