@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_become_smaller_is_tried_rarely_and_encrypted_blocks_never() {
+    fn what_does_not_become_smaller_is_tried_rarely_and_nothing_where_it_is_off() {
         let mut number = 0_u64;
         let mut noise = || {
             number += 1;
