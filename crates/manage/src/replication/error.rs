@@ -120,6 +120,15 @@ pub enum Refusal {
         /// The job.
         job: String,
     },
+    /// Of the datasets of a job some are in use at the target, and of others the source.
+    #[error(
+        "'{dataset}' is in use, and not its copy, while others of the job are in use at the target: a takeover that was cut off is given again \
+         first, or what was written to '{dataset}' would be given up"
+    )]
+    PartlyTurned {
+        /// Source.
+        dataset: String,
+    },
     /// The source was renamed, and the target has its copy under the old name.
     #[error(
         "'{dataset}' was renamed: 'zfs rename {old} {new}' at the target lets its copy go on; else all would be sent anew"
@@ -226,6 +235,7 @@ impl ReplicationError {
                 Refusal::Renamed { .. } => "renamed",
                 Refusal::FailedOver { .. } => "failed over",
                 Refusal::Superseded { .. } => "superseded",
+                Refusal::PartlyTurned { .. } => "partly turned",
             },
         }
     }

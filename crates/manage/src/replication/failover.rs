@@ -126,7 +126,7 @@ pub(super) async fn fail_back(
         Ok(_) | Err(ReplicationError::Denied { .. }) => {}
         Err(error) => return Err(error),
     }
-    check_not_superseded(job, source, target).await?;
+    check_turned(job, source, target, rollback).await?;
     if !rollback {
         // Before the source is marked: what is refused leaves it as it is.
         check_unwritten(&back, target, source).await?;
@@ -226,18 +226,27 @@ async fn make_wait(
     Ok(())
 }
 
-/// Refuses when the source was put in use again in place of its copy.
-async fn check_not_superseded(
+/// Refuses when the source was put in use again in place of its copy; with `rollback` also when a dataset is in use at the source whose copy is
+/// not, though others are: it would be rolled back.
+async fn check_turned(
     job: &Job,
     source: &dyn Switchover,
     target: &dyn Switchover,
+    rollback: bool,
 ) -> Result<(), ReplicationError> {
     let copies = target.list(job.target_root()).await?.unwrap_or_default();
     let sources = source.list(job.source_root()).await?.unwrap_or_default();
+    let is_any_in_use = copies.iter().any(ReplicaDataset::is_in_use);
     for dataset in sources.iter().filter(|one| job.includes(&one.name)) {
         let name = job.target_of(&dataset.name);
-        if let Some(copy) = copies.iter().find(|copy| copy.name == name) {
-            check_superseded(&job.name, dataset, copy)?;
+        let Some(copy) = copies.iter().find(|copy| copy.name == name) else {
+            continue;
+        };
+        check_superseded(&job.name, dataset, copy)?;
+        let is_source_used = dataset.fence.is_none() && dataset.mark.is_none();
+        if rollback && is_any_in_use && is_source_used && !copy.is_in_use() {
+            let dataset = dataset.name.clone();
+            return Err(super::Refusal::PartlyTurned { dataset }.into());
         }
     }
     Ok(())

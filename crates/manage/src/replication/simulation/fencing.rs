@@ -481,7 +481,13 @@ impl Campaign {
         self.mend();
         self.pass(8000);
         // What was cut off is given again.
-        while let Some(deed) = self.unfinished() {
+        for round in 0.. {
+            let Some(deed) = self.unfinished() else {
+                break;
+            };
+            if round > 10 {
+                self.fail(format!("{deed:?} changes nothing: {:?}", self.pairs()));
+            }
             self.give(deed);
             self.pass(400);
         }
@@ -497,6 +503,9 @@ impl Campaign {
             } else if is_fenced && source.iter().any(is_used) {
                 // Of some datasets the source is in use, of others the copy: all of the source is put in use.
                 self.give(Deed::TakeOverSource);
+            } else if copies.iter().any(ReplicaDataset::is_in_use) && source.iter().any(is_used) {
+                // A takeover of the copy that was cut off.
+                self.give(Deed::TakeOverCopy);
             } else if is_turned || source.iter().any(|one| one.mark.is_some()) {
                 self.give(Deed::FailBack { rollback: true });
             } else if source.iter().any(|one| one.fence.is_some()) {
