@@ -221,6 +221,9 @@ impl Campaign {
         let (source, target) = self.sides();
         let job = self.job.clone();
         let settled = self.given(settle_fences(&job, &source, &target));
+        if let Some(Err(error)) = &settled {
+            self.note(format!("fences cannot be settled: {error}"));
+        }
         if let Some(Ok(fenced)) = settled
             && !fenced.is_empty()
         {
