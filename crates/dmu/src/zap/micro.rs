@@ -1,6 +1,6 @@
 //! Micro ZAPs: one block, linear or (when large) with an index in memory over hash and differentiator.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use ondisk::zap::micro::MicroZap;
 use ondisk::zap::{self as codec, FatHeader, hash, micro as block};
@@ -320,7 +320,7 @@ pub(crate) fn filled(salt: u64, norm: u64, entries: &[(String, u64)]) -> Option<
     if entries.len() > block::slots(block::BLOCK_MAX) || !entries.iter().all(fits) {
         return None;
     }
-    let mut with_hash: HashMap<u64, u32> = HashMap::new();
+    let mut with_hash: BTreeMap<u64, u32> = BTreeMap::new();
     let entries = entries.iter().map(|(name, value)| {
         let hash = hash(salt, &normal(name.as_bytes(), norm), 0);
         let others = with_hash.entry(hash).or_default();

@@ -25,7 +25,7 @@ pub const FENCED_PROPERTY: &str = "org.sanbox:fenced";
 /// Why a dataset is fenced: another is in use in place of it. As text `GENERATION:JOB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The generation of the one that is in use.
+    /// The generation of the one that is in use, or above it.
     pub generation: u64,
     /// The job that sends from one to the other.
     pub job: String,
@@ -102,7 +102,12 @@ pub async fn settle_fences(
         let is_stale = there.generation > here.generation;
         let (side, loser, generation) = match is_stale {
             true => (source, dataset, there.generation),
-            false => (target, *copy, here.generation),
+            // Both may have the same: each was put in use without knowing of the other. A side refuses a fence that is not above what it has.
+            false => (
+                target,
+                *copy,
+                here.generation.max(there.generation.saturating_add(1)),
+            ),
         };
         let known = loser.fence.as_ref();
         if known.is_none_or(|known| known.generation < generation) {

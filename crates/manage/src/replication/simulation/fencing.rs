@@ -17,6 +17,9 @@ use super::*;
 const WATCH: Duration = Duration::from_secs(60);
 /// How long both may be in use while the two sides reach each other: until the next run of the job, or look at one that fails.
 const BOTH_MAX: Duration = Duration::from_secs(7 * 60);
+/// Seeds that failed: datasets in use were rolled back beside others that were brought back; two that were put in use without knowing of each
+/// other had the same generation, and neither was fenced.
+const KEPT: [u64; 4] = [138, 221, 275, 290];
 /// What the source had of `readonly` by itself.
 const READ_ONLY: &str = "tank/a/two";
 
@@ -714,9 +717,11 @@ fn campaign(seed: u64) -> Seen {
 fn of_a_source_and_its_copy_one_is_in_use_whatever_happens() {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let first = number("SANBOX_SEED_FIRST").unwrap_or(0);
-    let seeds = first..first + number("SANBOX_SEEDS").unwrap_or(15);
+    let asked = number("SANBOX_SEEDS");
+    let seeds = first..first + asked.unwrap_or(15);
+    let kept = KEPT.iter().copied().filter(|_| asked.is_none());
     let (mut seen, mut failed) = (Seen::new(), Vec::new());
-    for seed in seeds.clone() {
+    for seed in seeds.clone().chain(kept) {
         match std::panic::catch_unwind(|| campaign(seed)) {
             Ok(met) => {
                 for (situation, count) in met {
