@@ -104,6 +104,7 @@ fn server() -> Server {
         resolver: Box::new(NoNames),
         versions: nfs::Versions::default(),
         locks: Arc::default(),
+        reclaims: Arc::default(),
         client_calls: Box::new(NoCalls),
         host_name: "here".to_owned(),
         kerberos: Some(Arc::new(AnyProof)),

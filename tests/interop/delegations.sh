@@ -1,7 +1,7 @@
 #!/bin/bash
 # Delegations of NFSv4.1: changes of a delegated file by NFSv3, by other clients of NFSv4.1 and by a mount wait until it is given
 # back, and so does reading one that is delegated to be written; clients that write in their caches and others work at once for SECONDS_AT_ONCE
-# (default 20), and none finds what is stale; a server that was killed gives back what was not changed since; a rollback revokes. The
+# (default 20), and none finds what is stale; a server that was killed gives back what it had given, which nobody changes before; a rollback revokes. The
 # holders are pynfs' clients.
 #
 #   PYNFS=CHECKOUT tests/interop/delegations.sh        (a checkout as nfs4.sh wants it)

@@ -31,6 +31,10 @@ struct Delegated {
 
 impl Delegated {
     fn new(address: SocketAddr) -> Self {
+        Self::named(address, "delegated")
+    }
+
+    fn named(address: SocketAddr, name: &str) -> Self {
         let mut client = Self {
             connection: rpc::Client::new(address),
             id: 0,
@@ -39,7 +43,7 @@ impl Delegated {
             xid: 7,
             calls: Vec::new(),
         };
-        let answer = client.ask(&Request::exchange_id("delegated", 1));
+        let answer = client.ask(&Request::exchange_id(name, 1));
         let Some(Body::Client { id, sequence }) = answer.body(op::EXCHANGE_ID) else {
             panic!("{answer:?}");
         };
@@ -156,9 +160,13 @@ fn served() -> (Place, SocketAddr) {
     let made = place.run("truncate -s 256M a && zpool create -O mountpoint=/tank tank $PWD/a && zfs set sharenfs=rw,no_root_squash,insecure tank");
     assert_eq!(made, "");
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    serve(&mut place, address);
+    (place, address)
+}
+
+fn serve(place: &mut Place, address: SocketAddr) {
     let port = address.port().to_string();
     place.serve(&["--nfs-port", &port, "--listen", "127.0.0.1", "--no-portmap"]);
-    (place, address)
 }
 
 /// Writes by NFSv3 in another thread until it is not to ask again; returns how often it was.
@@ -214,5 +222,57 @@ fn others_wait_for_what_a_client_writes_in_its_cache() {
             Ok(&b"otherd and more"[..])
         );
     }
+    drop(place);
+}
+
+#[test]
+fn after_a_restart_others_wait_for_what_may_be_reclaimed() {
+    let (mut place, address) = served();
+    let mut one = Delegated::new(address);
+    let mut two = Delegated::named(address, "another");
+    for client in [&mut one, &mut two] {
+        let complete = client.ask(&Request::reclaim_complete());
+        assert_eq!(complete.status, status::OK);
+    }
+    let (handle, _) = one.make(&["tank"], "f");
+    let mut reader = rpc::Client::new(address);
+    let root = reader.mount("/tank");
+    let other = reader.lookup(&root, "f");
+    place.kill();
+    serve(&mut place, address);
+    let writer = write_elsewhere(address, &other);
+    let mut one = Delegated::new(address);
+    let mut two = Delegated::named(address, "another");
+    let complete = two.ask(&Request::reclaim_complete());
+    assert_eq!(complete.status, status::OK);
+    let gone = two.ask(&Request::of_path(&["tank"]).remove("f"));
+    assert_eq!(gone.status, status::GRACE);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!writer.is_finished());
+    let reclaim = Claim::Previous(2);
+    let answer = one.ask(&Request::of(&handle).open(one.id, READ_AND_WRITE, 0, &reclaim));
+    let Some(Body::Open {
+        delegation: Some((true, delegation)),
+        ..
+    }) = answer.body(op::OPEN)
+    else {
+        panic!("{answer:?}");
+    };
+    // It was asked for, and is given back in time.
+    assert_eq!(one.called(1), [*delegation]);
+    let call = one.calls.remove(0);
+    one.answer_call(&call);
+    one.give_back(&handle, delegation, b"cached and more");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!writer.is_finished(), "there may be others");
+    let complete = one.ask(&Request::reclaim_complete());
+    assert_eq!(complete.status, status::OK);
+    let (written, again) = writer.join().expect("no panic");
+    assert!(written == 0 && again > 10, "{written} after {again}");
+    let mut reader = rpc::Client::new(address);
+    assert_eq!(
+        reader.read(&other, 0, 100).as_deref(),
+        Ok(&b"otherd and more"[..])
+    );
     drop(place);
 }

@@ -13,6 +13,7 @@ use pool::{
     Rewound,
 };
 use runtime::Handle;
+use zpl::ReclaimGrace;
 
 use crate::dataset::{fill_root, parse_settings};
 use crate::invalidation::Watches;
@@ -58,6 +59,7 @@ struct EngineState {
     pools: Mutex<Pools>,
     admin_snapshots: AtomicBool,
     events: EventLog,
+    reclaims: Arc<ReclaimGrace>,
 }
 
 #[derive(Default)]
@@ -88,7 +90,14 @@ impl Engine {
             pools: Mutex::new(Pools::default()),
             admin_snapshots: AtomicBool::new(false),
             events: EventLog::default(),
+            reclaims: Arc::default(),
         }))
+    }
+
+    /// Returns where clients may reclaim delegations of before a restart, for who knows: to be told before pools are imported.
+    #[must_use]
+    pub fn reclaim_grace(&self) -> &Arc<ReclaimGrace> {
+        &self.0.reclaims
     }
 
     /// Says whether directories made, removed and renamed in `.zfs/snapshot` are snapshots made, destroyed and renamed, in
@@ -412,12 +421,12 @@ impl Engine {
     {
         let (sender, receiver) = runtime::mailbox(MAILBOX_BOUND);
         let (came_up, reply) = runtime::reply();
-        let pool_name = name.clone();
+        let (pool_name, reclaims) = (name.clone(), Arc::clone(&self.0.reclaims));
         let body: PoolBody = Box::new(move |handle| {
             Box::pin(async move {
                 match opening(handle.clone()).await {
                     Ok(pool) => {
-                        let context = PoolContext::new(handle, pool);
+                        let context = PoolContext::new(handle, pool, reclaims);
                         let pool = &context.pool;
                         let facts = PoolFacts {
                             name: pool_name,

@@ -1,10 +1,10 @@
 //! The fast path: requests that the attribute cache can answer on the caller's thread, without a request to the pool's thread.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use zpl::{AttrCache, FileDelegations};
+use zpl::{AttrCache, FileDelegations, ReclaimGrace};
 
 use crate::statistics::{Client, RequestStatistics};
 
@@ -17,11 +17,15 @@ pub(crate) struct FastPath {
     datasets: Mutex<BTreeMap<u64, RequestStatistics>>,
 }
 
+/// Txgs that a log may have records of beyond the last one on disk: one is open, one quiesces and one is written.
+const TXGS_UNDER_WAY: u64 = 3;
+
 impl FastPath {
-    pub(crate) fn new(synced: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(synced: Arc<AtomicU64>, reclaims: Arc<ReclaimGrace>) -> Self {
+        let earlier = synced.load(Ordering::Relaxed) + TXGS_UNDER_WAY;
         Self {
+            delegations: Arc::new(FileDelegations::new(reclaims, earlier)),
             attrs: Arc::new(AttrCache::new(synced)),
-            delegations: Arc::default(),
             datasets: Mutex::default(),
         }
     }

@@ -124,8 +124,8 @@ pub use zpl::{
     Access, AccessReason, AccessVerdict, Attr, ByteRange, CaseSensitivity, Change, CreateMode,
     Cred, DelegatedAccess, Delegation, DelegationRecall, DeviceNumber, DirEntry, FileId, FileLocks,
     FileType, FsError, FsResult, FsStat, HeldLock, Holder, ListLimit, Listing, LockMode,
-    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled, Renamed,
-    Right, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written,
-    XattrMode, flags,
+    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled,
+    ReclaimGrace, Renamed, Right, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp,
+    WccAttr, Written, XattrMode, flags,
 };
 pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

@@ -13,7 +13,7 @@ use runtime::Handle;
 use runtime::mailbox::{Receiver, Sender};
 use runtime::reply::ReplySender;
 use runtime::sync::{Permit, Semaphore};
-use zpl::{Fs, FsError, FsOptions};
+use zpl::{Fs, FsError, FsOptions, ReclaimGrace};
 use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
@@ -319,8 +319,9 @@ impl PoolContext {
 }
 
 impl PoolContext {
-    pub(crate) fn new(handle: Handle, pool: pool::Pool) -> Rc<Self> {
-        let fast_path = Arc::new(FastPath::new(pool.clock().last_synced_atomic()));
+    pub(crate) fn new(handle: Handle, pool: pool::Pool, reclaims: Arc<ReclaimGrace>) -> Rc<Self> {
+        let synced = pool.clock().last_synced_atomic();
+        let fast_path = Arc::new(FastPath::new(synced, reclaims));
         Rc::new(Self {
             handle,
             pool,

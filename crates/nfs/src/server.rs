@@ -15,7 +15,7 @@ use crate::rpcsec_gss::contexts::ContextTable;
 use crate::v4::DelegationCounts;
 use crate::v4::pseudo::PseudoTree;
 use crate::v4::state::{StateTable, StateTableConfig};
-use engine::{Client, Cred, DelegationRecall, FileLocks, FsHandle, Timestamp};
+use engine::{Client, Cred, DelegationRecall, FileLocks, FsHandle, ReclaimGrace, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -63,6 +63,8 @@ pub struct ServerConfig {
     pub versions: Versions,
     /// The locks of all files, which other protocols share.
     pub locks: Arc<FileLocks>,
+    /// The engine's: where clients may reclaim delegations after a restart, told before the pools are opened.
+    pub reclaims: Arc<ReclaimGrace>,
     /// Carries calls to clients.
     pub client_calls: Box<dyn ClientCalls>,
     /// What this machine calls itself: clients of NLM are told a restart under it.
@@ -216,6 +218,7 @@ impl Server {
             secret: config.secret,
             record: &config.record.read(),
             locks: Arc::clone(&config.locks),
+            reclaims: config.reclaims,
         });
         Self {
             shared: Arc::new(ServerState {

@@ -100,6 +100,7 @@ impl Client {
             resolver: Box::new(Nothing),
             versions: nfs::Versions::default(),
             locks: Arc::default(),
+            reclaims: Arc::default(),
             client_calls: Box::new(Nothing),
             host_name: "here".to_owned(),
             kerberos: kerberos.then(|| Arc::new(Nothing) as Arc<dyn KerberosAcceptor>),

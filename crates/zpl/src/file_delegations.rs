@@ -6,9 +6,12 @@
 //! thread: the later of the two sees the earlier one. A delegation ends on any thread. A change of a file costs one load while no file
 //! of its group is delegated, a read one while none is delegated to be written.
 //! What a holder is, how it is called and how long it may take is known to who delegates.
+//!
+//! After a restart nobody holds anything until clients have reclaimed it ([`ReclaimGrace`]). Until the time for that is over, who can hold
+//! nothing changes no file of a file system in which some were delegated.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{FsError, FsResult, LockedFile, Timestamp};
@@ -68,8 +71,44 @@ struct FileHolder {
     recalled: bool,
 }
 
+/// The file systems in which clients may yet reclaim what they had delegated before a restart. One for all pools.
+#[derive(Debug, Default)]
+pub struct ReclaimGrace {
+    any: AtomicBool,
+    file_systems: Mutex<BTreeSet<u64>>,
+}
+
+impl ReclaimGrace {
+    /// Begins it, by the numbers of the file systems: before their pools are opened.
+    pub fn begin(&self, file_systems: BTreeSet<u64>) {
+        self.any.store(!file_systems.is_empty(), Ordering::Release);
+        *self.locked() = file_systems;
+    }
+
+    /// Ends it.
+    pub fn end(&self) {
+        self.begin(BTreeSet::new());
+    }
+
+    /// Returns whether it is the time for reclaiming in a file system.
+    #[must_use]
+    pub fn is_in(&self, fs: u64) -> bool {
+        self.any.load(Ordering::Acquire) && self.locked().contains(&fs)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        // A set is put in whole.
+        self.file_systems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The delegated files of a pool.
 pub struct FileDelegations {
+    grace: Arc<ReclaimGrace>,
+    /// Files of a later generation were made since the pool was opened, and delegated to nobody before.
+    earlier: u64,
     /// Delegations of the files of each group, and those of them that are to write.
     groups: [AtomicU32; GROUPS],
     writers: [AtomicU32; GROUPS],
@@ -78,7 +117,17 @@ pub struct FileDelegations {
 
 impl Default for FileDelegations {
     fn default() -> Self {
+        Self::new(Arc::default(), u64::MAX)
+    }
+}
+
+impl FileDelegations {
+    /// Returns the table of a pool without delegations. Files of before the restart have generations up to `earlier`.
+    #[must_use]
+    pub fn new(grace: Arc<ReclaimGrace>, earlier: u64) -> Self {
         Self {
+            grace,
+            earlier,
             groups: [const { AtomicU32::new(0) }; GROUPS],
             writers: [const { AtomicU32::new(0) }; GROUPS],
             files: Mutex::default(),
@@ -148,11 +197,16 @@ impl FileDelegations {
     }
 
     /// Checks that a file may be changed for `holder` (0: for a client that can hold nothing). Those who have it delegated are
-    /// made to give it back, with the first change that is refused.
+    /// made to give it back, with the first change that is refused. While it may be reclaimed, who can hold nothing is refused.
     ///
     /// # Errors
     /// [`FsError::Delegated`].
     pub fn check_change(&self, file: LockedFile, holder: u64) -> FsResult<()> {
+        if holder == 0 && file.file.generation <= self.earlier && self.grace.is_in(file.fs) {
+            // What was reclaimed already is given back meanwhile.
+            self.recall_others(file, holder)?;
+            return Err(FsError::Delegated);
+        }
         // Who gave a file back may be seen late: then the table is looked at in vain.
         if self.group(file).0.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -314,6 +368,34 @@ mod tests {
         assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
         let all = [(2, 8, Recalled::ForChange), (2, 7, Recalled::ForChange)];
         assert_eq!(taken(&calls), all);
+    }
+
+    #[test]
+    fn while_clients_reclaim_others_change_no_file_of_before() {
+        let (grace, calls) = (Arc::new(ReclaimGrace::default()), Calls::default());
+        let files = FileDelegations::new(Arc::clone(&grace), 3);
+        let later = |mut of: LockedFile| {
+            of.file.generation = 4;
+            of
+        };
+        assert!(files.check_change(file(2), 0).is_ok());
+        grace.begin([1].into());
+        assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
+        assert!(files.check_change(later(file(2)), 0).is_ok(), "a new one");
+        let elsewhere = LockedFile { fs: 9, ..file(2) };
+        assert!(files.check_change(elsewhere, 0).is_ok());
+        assert!(files.check_read(file(2), 0).is_ok());
+        assert!(
+            files.check_change(file(2), 7).is_ok(),
+            "by what it had open"
+        );
+        assert!(files.give(file(2), &delegation(7, &calls)));
+        assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
+        assert_eq!(taken(&calls), [(2, 7, Recalled::ForChange)]);
+        files.give_back(file(2), 7);
+        assert_eq!(files.check_change(file(2), 0), Err(FsError::Delegated));
+        grace.end();
+        assert!(files.check_change(file(2), 0).is_ok());
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use attr_cache::AttrCache;
 pub use clone_range::CloneSource;
 pub use error::{FsError, FsResult};
 pub use file_delegations::{
-    DelegatedAccess, Delegation, DelegationRecall, FileDelegations, Recalled,
+    DelegatedAccess, Delegation, DelegationRecall, FileDelegations, Recalled, ReclaimGrace,
 };
 pub use file_locks::{FileLocks, LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile};
 pub use fs::{Fs, FsOptions, SnapDir};

@@ -412,7 +412,7 @@ struct Served<'a> {
 impl Served<'_> {
     async fn run(&self, handle: Handle, engine: Engine, mut rng: Rng) -> Result<(), String> {
         let fs = import(&engine).await?;
-        let server = self.server(&handle, &fs, &mut rng);
+        let server = self.server(&handle, (&engine, &fs), &mut rng);
         let story = self.story;
         story.model.borrow_mut().serves(handle.now().as_nanos());
         let done = Rc::new(Cell::new(false));
@@ -474,7 +474,7 @@ impl Served<'_> {
         Ok(())
     }
 
-    fn server(&self, handle: &Handle, fs: &FsHandle, rng: &mut Rng) -> Server {
+    fn server(&self, handle: &Handle, (engine, fs): (&Engine, &FsHandle), rng: &mut Rng) -> Server {
         let wall = handle.wall_clock();
         let seconds = u64::try_from(wall.seconds).expect("after 1970");
         let server = Server::new(ServerConfig {
@@ -489,6 +489,7 @@ impl Served<'_> {
                 ..Versions::default()
             },
             locks: Arc::default(),
+            reclaims: engine.reclaim_grace().clone(),
             client_calls: Box::new(Absent),
             host_name: "simulated".to_owned(),
             kerberos: None,

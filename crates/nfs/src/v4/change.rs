@@ -127,6 +127,7 @@ impl Compound<'_> {
             return Err(Status::IsDirectory.into());
         }
         self.check_stored_name(&dir, name).await?;
+        self.check_reclaims(&file)?;
         let (fs, cred) = (&dir.caller.fs, &dir.caller.cred);
         let made = fs
             .link(file.handle.file, dir.handle.file, name, cred)
@@ -143,6 +144,7 @@ impl Compound<'_> {
             // A share, or on the way to one.
             return Err(Status::NotEmpty.into());
         }
+        self.check_reclaims(&dir)?;
         let (fs, at, cred) = (&dir.caller.fs, dir.handle.file, &dir.caller.cred);
         let change = match fs.remove(at, name, cred).await {
             Err(FsError::IsDirectory | FsError::NotPermitted | FsError::NotSupported) => {
@@ -173,6 +175,7 @@ impl Compound<'_> {
             return Err(Status::CrossDevice.into());
         }
         self.check_stored_name(&to, to_name).await?;
+        self.check_reclaims(&from)?;
         let (fs, cred) = (&from.caller.fs, &from.caller.cred);
         let renamed = fs
             .rename(from.handle.file, from_name, to.handle.file, to_name, cred)
@@ -196,6 +199,9 @@ impl Compound<'_> {
         let given = self.given(self.target()?, attributes).await?;
         file.writable()?;
         let cred = self.check_size(&mut file, &given.set, state).await?;
+        if given.set.size.is_none() {
+            self.check_reclaims(&file)?;
+        }
         if given.any {
             let (fs, id) = (&file.caller.fs, file.handle.file);
             fs.setattr(id, &given.set, None, &cred).await?;
@@ -204,6 +210,13 @@ impl Compound<'_> {
         file.give_list(given.list.as_deref()).await?;
         attributes.bits.write(self.w());
         Ok(())
+    }
+
+    /// Checks that a file, or what a name in a directory stands for, may be changed: not while others may have it delegated once they
+    /// have reclaimed that.
+    pub(super) fn check_reclaims(&self, file: &FileTarget) -> Result<(), Status> {
+        let client = self.session_client();
+        self.server.v4().check_changes(&file.handle, client)
     }
 
     /// Checks a change of the size, which is a write, and returns the credentials for it.

@@ -348,6 +348,11 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
         resolver: Box::new(resolve::HostNames::default()),
         versions: nfs_versions(&config.nfs),
         locks: appliance.mounts().locks().clone(),
+        // Without clients that could come back nobody waits for them.
+        reclaims: match config.nfs.enabled {
+            true => appliance.engine().reclaim_grace().clone(),
+            false => Arc::default(),
+        },
         client_calls: Box::new(client_calls),
         host_name: rustix::system::uname()
             .nodename()

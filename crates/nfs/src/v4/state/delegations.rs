@@ -208,6 +208,7 @@ impl StateTable {
             .delegations
             .insert(key);
         self.delegations.held += 1;
+        self.record_delegated(request.file.dataset);
         if let Some(client) = self.clients.get_mut(&request.client) {
             client.delegations += 1;
         }
@@ -479,6 +480,7 @@ impl StateTable {
         // Who waits for its attributes asks again.
         self.asked.remove(&key);
         self.delegations.held = self.delegations.held.saturating_sub(1);
+        self.note_undelegated(entry.file.dataset);
         if let Some(client) = self.clients.get_mut(&entry.client) {
             client.delegations = client.delegations.saturating_sub(1);
         }
@@ -529,6 +531,12 @@ impl StateTable {
             StateKind::Delegation(_) => Ok(entry.file),
             _ => Err(Status::BadStateId),
         }
+    }
+
+    /// Returns whether a client has a file delegated.
+    pub(super) fn has_delegated(&self, file: &FileHandle, client: ClientId) -> bool {
+        let given = |of: ClientId, held: &DelegationState| of == client && held.given;
+        !self.delegations_of(file, given).is_empty()
     }
 
     /// Returns whether a client may have a file open in a way by what it has delegated by a state id.

@@ -29,7 +29,7 @@ use super::status::Status;
 use crate::handle::FileHandle;
 use clients::{Client, ClientNames};
 use delegations::{AttributeQuery, GiveBackWaits};
-use engine::{FileId, FileLocks, FsHandle, LockOwner};
+use engine::{FileId, FileLocks, FsHandle, LockOwner, ReclaimGrace};
 use owners::Owner;
 use recovery::Recovery;
 use sessions::Session;
@@ -115,6 +115,8 @@ pub(crate) struct StateTableConfig<'a> {
     pub(crate) record: &'a [u8],
     /// The locks of all files.
     pub(crate) locks: Arc<FileLocks>,
+    /// Where clients may reclaim delegations.
+    pub(crate) reclaims: Arc<ReclaimGrace>,
 }
 
 /// All of it.
@@ -164,7 +166,11 @@ impl StateTable {
         Self {
             boot: u32::try_from(boot).unwrap_or(0),
             secret: config.secret,
-            recovery: Recovery::new(config.record, scrambled(config.secret, 0)),
+            recovery: Recovery::new(
+                config.record,
+                scrambled(config.secret, 0),
+                Arc::clone(&config.reclaims),
+            ),
             next: 1,
             lease_ns: u64::from(config.lease_seconds) * 1_000_000_000,
             now_ns: 0,

@@ -13,18 +13,26 @@
 //! until grace is over also those of before. A client that lost its state leaves the record before an other gets what it had, and
 //! the record is stable before the answer goes out ([`StateTable::unstored_record`]): whatever a client that is in it reclaims was
 //! given to no other in between (RFC 8881, section 8.4.3).
+//!
+//! Beside the clients it is recorded in which file systems some had files delegated: there, until grace is over, nobody changes a file of
+//! before the restart but by what was reclaimed ([`ReclaimGrace`]).
 
 use super::{CLIENTS_MAX, ClientId, Principal, StateTable, TOLD_NS};
+use crate::handle::FileHandle;
 use crate::monitored::{MonitorList, MonitoredHost};
 use crate::v4::status::Status;
-use std::collections::BTreeMap;
+use engine::ReclaimGrace;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// First line of a record.
 const HEADER: &str = "sanbox nfs clients 1";
 /// What a client's line has behind its name that may reclaim no delegations.
 const REVOKED: &str = "revoked";
+/// What the line of a file system begins with in which files are delegated.
+const DELEGATED: &str = "delegated";
 /// A client that is in the midst of reclaiming gets this much time for its next request, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
 
@@ -48,6 +56,14 @@ struct EarlierClient {
     complete: bool,
 }
 
+/// Delegations in a file system.
+#[derive(Debug, Clone, Copy, Default)]
+struct DelegatedFs {
+    held: u64,
+    /// When there were some last.
+    since_ns: u64,
+}
+
 /// How far the time for reclaiming is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grace {
@@ -65,6 +81,11 @@ pub(super) struct Recovery {
     identity: u64,
     earlier: BTreeMap<ClientName, EarlierClient>,
     recorded: BTreeMap<ClientName, RecordedClient>,
+    /// File systems in which files were delegated before the restart, and since.
+    earlier_delegated: BTreeSet<u64>,
+    delegated: BTreeMap<u64, DelegatedFs>,
+    /// Told who may not change files.
+    reclaims: Arc<ReclaimGrace>,
     /// The clients that lock by NLM.
     monitored: MonitorList,
     grace: Grace,
@@ -77,13 +98,16 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Reads the record of before; `identity` is for a server that has none. Lines that are damaged are left out: their clients
     /// reclaim nothing.
-    pub(super) fn new(record: &[u8], identity: u64) -> Self {
+    pub(super) fn new(record: &[u8], identity: u64, reclaims: Arc<ReclaimGrace>) -> Self {
         let text = String::from_utf8_lossy(record);
         let mut lines = text.lines();
         let mut recovery = Self {
             identity,
             earlier: BTreeMap::new(),
             recorded: BTreeMap::new(),
+            earlier_delegated: BTreeSet::new(),
+            delegated: BTreeMap::new(),
+            reclaims,
             monitored: MonitorList::default(),
             grace: Grace::Waiting,
             reclaimed_ns: 0,
@@ -97,7 +121,9 @@ impl Recovery {
         }
         if recovery.earlier.is_empty() && recovery.monitored.earlier().is_empty() {
             recovery.grace = Grace::Over;
+            recovery.earlier_delegated.clear();
         }
+        recovery.reclaims.begin(recovery.earlier_delegated.clone());
         recovery
     }
 
@@ -107,6 +133,11 @@ impl Recovery {
             Some("server") => {
                 let identity = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
                 self.identity = identity.unwrap_or(self.identity);
+                return;
+            }
+            Some(DELEGATED) => {
+                let guid = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
+                self.earlier_delegated.extend(guid);
                 return;
             }
             Some("4.0") => false,
@@ -171,6 +202,14 @@ impl Recovery {
             }
             text.push('\n');
         }
+        let delegated: BTreeSet<&u64> = self
+            .delegated
+            .keys()
+            .chain(&self.earlier_delegated)
+            .collect();
+        for guid in delegated {
+            let _infallible = writeln!(text, "{DELEGATED} {guid:016x}");
+        }
         self.monitored.write(&mut text);
         text.into_bytes()
     }
@@ -185,7 +224,7 @@ impl Recovery {
         let none_more = self.earlier.values().all(|client| client.complete)
             && self.monitored.earlier().is_empty();
         let ends = match self.grace {
-            Grace::Over => return,
+            Grace::Over => return self.forget_undelegated(now_ns, lease_ns),
             _ if none_more => true,
             Grace::Waiting => false,
             Grace::Since(began_ns) => {
@@ -197,9 +236,19 @@ impl Recovery {
         if ends {
             self.grace = Grace::Over;
             self.earlier.clear();
+            self.earlier_delegated.clear();
+            self.reclaims.end();
             self.monitored.forget_earlier();
             self.version += 1;
         }
+    }
+
+    /// Forgets file systems in which nothing was delegated for a lease: not at once, since what is given next would be recorded again.
+    fn forget_undelegated(&mut self, now_ns: u64, lease_ns: u64) {
+        let before = self.delegated.len();
+        self.delegated
+            .retain(|_, fs| fs.held > 0 || now_ns.saturating_sub(fs.since_ns) <= lease_ns);
+        self.version += u64::from(self.delegated.len() != before);
     }
 }
 
@@ -249,6 +298,36 @@ impl StateTable {
             Ok(())
         } else {
             Err(Status::Grace)
+        }
+    }
+
+    /// Checks that a client may change a file otherwise than by what it has open: not while a delegation of it may yet be reclaimed, unless
+    /// the client has reclaimed it.
+    ///
+    /// # Errors
+    /// [`Status::Grace`].
+    pub(crate) fn check_changes(
+        &self,
+        file: &FileHandle,
+        client: Option<ClientId>,
+    ) -> Result<(), Status> {
+        let waits = self.recovery.reclaims.is_in(file.dataset)
+            && !client.is_some_and(|client| self.has_delegated(file, client));
+        if waits { Err(Status::Grace) } else { Ok(()) }
+    }
+
+    /// Records that files of a file system are delegated.
+    pub(super) fn record_delegated(&mut self, fs: u64) {
+        let new = !self.recovery.delegated.contains_key(&fs);
+        self.recovery.delegated.entry(fs).or_default().held += 1;
+        self.recovery.version += u64::from(new);
+    }
+
+    /// Takes note that a file of a file system is not delegated any more.
+    pub(super) fn note_undelegated(&mut self, fs: u64) {
+        if let Some(fs) = self.recovery.delegated.get_mut(&fs) {
+            fs.held = fs.held.saturating_sub(1);
+            fs.since_ns = self.now_ns;
         }
     }
 
@@ -400,6 +479,7 @@ mod tests {
             secret: [3, 4],
             record,
             locks: Default::default(),
+            reclaims: Default::default(),
         })
     }
 
@@ -540,6 +620,7 @@ mod tests {
             secret: [5, 6],
             record: b"",
             locks: Default::default(),
+            reclaims: Default::default(),
         });
         assert_eq!(after.key_of(&id, 0), Err(Status::StaleStateId));
         assert_eq!(after.key_of(&id, 1), Err(Status::BadStateId));
@@ -561,6 +642,42 @@ mod tests {
         before.remove_client(id);
         let record = record_of(&mut before);
         assert_eq!(table(&record).grace(), None);
+    }
+
+    #[test]
+    fn file_systems_with_delegated_files_are_recorded_until_there_are_none() {
+        let mut before = table(&two_clients());
+        before.begin_grace();
+        before.tick(300 * SECOND);
+        assert_eq!(before.grace(), None);
+        let _with_clients = record_of(&mut before);
+        for _ in 0..2 {
+            before.record_delegated(17);
+        }
+        let record = record_of(&mut before);
+        let text = String::from_utf8(record.clone()).expect("text");
+        assert!(text.contains("\ndelegated 0000000000000011\n"), "{text}");
+        before.note_undelegated(17);
+        before.tick(1000 * SECOND);
+        before.note_undelegated(17);
+        before.tick(1090 * SECOND);
+        assert!(before.is_record_stored(), "not at once");
+        before.tick(1091 * SECOND);
+        let without = String::from_utf8(record_of(&mut before)).expect("text");
+        assert!(!without.contains(DELEGATED), "{without}");
+        // Nobody is there to reclaim anything.
+        let nobody = table(&record);
+        assert_eq!(nobody.grace(), None);
+        assert!(!nobody.recovery.reclaims.is_in(17));
+        let mut after = table(&[two_clients(), b"delegated 0000000000000011\n".to_vec()].concat());
+        let is_in = |table: &StateTable| table.recovery.reclaims.is_in(17);
+        assert!(is_in(&after) && !after.recovery.reclaims.is_in(18));
+        // A second restart in that time.
+        assert!(is_in(&table(&record_of(&mut after))));
+        after.begin_grace();
+        after.tick(100 * SECOND);
+        assert!(!is_in(&after));
+        assert!(!is_in(&table(&record_of(&mut after))));
     }
 
     #[test]

@@ -43,6 +43,7 @@ fn table() -> StateTable {
         secret: [3, 4],
         record: &[],
         locks: Arc::default(),
+        reclaims: Arc::default(),
     })
 }
 
