@@ -129,3 +129,25 @@ fn many_mounts_take_little_memory_and_end_together() {
     let _ = keeper.wait();
     assert!(took < Duration::from_secs(40), "{took:?} for all mounts");
 }
+
+/// What a change of content by others than root takes from a program: set-id bits; and capabilities whoever changes it, or its owner. Each
+/// through the mount whose kernel has cached it.
+#[test]
+fn changes_of_a_program_take_its_privileges() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0"]);
+    pool(&place);
+    let ways = tests::root().join("tests/system/privileges.py");
+    let ways = ways.display();
+    let kept = "write 0 0o6777 []\nwrite 65534 0o777 []\ntruncate 0 0o6777 []\ntruncate 65534 0o777 []\nopen 0 0o6777 []\n\
+                open 65534 0o777 []\nfallocate 0 0o6777 []\nfallocate 65534 0o777 []\nchown 0o777 []\n";
+    for place_of_list in ["sa", "dir"] {
+        let line =
+            format!("zfs set xattr={place_of_list} tank/e; rm -rf e/*; python3 {ways} $PWD/e");
+        assert_eq!(place.run(&line), kept, "xattr={place_of_list}");
+    }
+    place.stop();
+}

@@ -160,6 +160,13 @@ impl FsHandle {
         (watch, own)
     }
 
+    /// Has this handle's watch told only of what `concerns` says: a request that changed something else does not wait for it. It is
+    /// asked by the threads of such requests, and must not wait.
+    pub fn watch_only(&self, concerns: impl Fn(&Invalidation) -> bool + Send + Sync + 'static) {
+        self.watches()
+            .limit(self.guid, self.watch, Box::new(concerns));
+    }
+
     pub(crate) fn watches(&self) -> &Watches {
         self.mailbox.watches()
     }
@@ -326,8 +333,14 @@ impl FsHandle {
             if let FileTarget::Control(_) = FileTarget::of(dir) {
                 return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
             }
-            if let Some((attr, _)) = self.cached(|cache, fs| cache.search(fs, dir, name, cred)) {
-                return Ok(attr);
+            let cached = self.cached(|cache, fs| match cache.search(fs, dir, name, cred) {
+                Some((attr, _)) => Some(Ok(attr)),
+                None => cache
+                    .is_absent(fs, dir, name, cred)
+                    .then_some(Err(FsError::NotFound)),
+            });
+            if let Some(found) = cached {
+                return found;
             }
             let (name, cred) = (name.to_vec(), cred.clone());
             self.call(move |fs| async move { fs.lookup(dir, &name, &cred).await })
@@ -711,22 +724,51 @@ impl FsHandle {
         set: &'a SetAttr,
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
-        Box::pin(async move {
-            let dir = stored(dir, StoredOperation::Create)?;
-            let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-            self.change(
-                dir,
-                move |fs| async move {
-                    check_not_control_name(&fs, dir, &name)?;
-                    fs.create(dir, &name, mode, &set, &cred).await
-                },
-                |made| match made.created {
-                    true => vec![Invalidation::Attributes(dir)],
-                    false => vec![Invalidation::Content(made.file.id, 0, None)],
-                },
-            )
-            .await
-        })
+        Box::pin(self.create_file(dir, name, mode, set, cred, false))
+    }
+
+    /// As [`create`](Self::create), and keeps the file as by [`hold`](Self::hold).
+    ///
+    /// # Errors
+    /// As of [`create`](Self::create).
+    pub fn create_held<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        mode: CreateMode,
+        set: &'a SetAttr,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(self.create_file(dir, name, mode, set, cred, true))
+    }
+
+    async fn create_file(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        mode: CreateMode,
+        set: &SetAttr,
+        cred: &Cred,
+        held: bool,
+    ) -> FsResult<Made> {
+        let dir = stored(dir, StoredOperation::Create)?;
+        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
+        self.change(
+            dir,
+            move |fs| async move {
+                check_not_control_name(&fs, dir, &name)?;
+                let made = fs.create(dir, &name, mode, &set, &cred).await?;
+                if held {
+                    fs.hold(made.file.id).await?;
+                }
+                Ok(made)
+            },
+            |made| match made.created {
+                true => vec![Invalidation::Attributes(dir)],
+                false => vec![Invalidation::Content(made.file.id, 0, None)],
+            },
+        )
+        .await
     }
 
     /// Makes a directory.
@@ -1142,6 +1184,11 @@ impl FsHandle {
     ) -> Request<'a, FsResult<Vec<u8>>> {
         Box::pin(async move {
             let id = stored(id, StoredOperation::Xattr)?;
+            let for_root = cred.uid == 0;
+            let cached = self.cached(|cache, fs| cache.xattr(fs, id, name).filter(|_| for_root));
+            if let Some(value) = cached {
+                return value;
+            }
             let (name, cred) = (name.to_vec(), cred.clone());
             self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
                 .await
@@ -1206,6 +1253,11 @@ impl FsHandle {
         Box::pin(async move {
             if let FileTarget::Control(_) = FileTarget::of(id) {
                 return Ok(Vec::new());
+            }
+            let for_root = cred.uid == 0;
+            let cached = self.cached(|cache, fs| cache.xattrs(fs, id).filter(|_| for_root));
+            if let Some(all) = cached {
+                return Ok(all);
             }
             let cred = cred.clone();
             self.call(move |fs| async move { fs.xattrs(id, &cred).await })

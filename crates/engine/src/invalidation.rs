@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use runtime::reply::ReplySender;
+use runtime::reply::{Reply, ReplySender};
 use zpl::{FileDelegations, FileId};
 
 /// What a kernel has to drop from its caches of a file system.
@@ -66,8 +66,39 @@ impl Watch {
     }
 }
 
-/// By a dataset's guid: watches, by their numbers.
-type ByDataset = BTreeMap<u64, Vec<(u64, Sender<InvalidationEvent>)>>;
+/// What a watch is told of. Asked by any thread, while others wait: it must not.
+type Concerns = Box<dyn Fn(&Invalidation) -> bool + Send + Sync>;
+
+/// The sending end of a watch.
+struct Watcher {
+    number: u64,
+    sender: Sender<InvalidationEvent>,
+    /// `None`: all.
+    concerns: Option<Concerns>,
+}
+
+impl Watcher {
+    /// Sends an event, unless the watch is not told of it; false when the watch was dropped.
+    fn send(&self, invalidation: &Invalidation, waiting: &mut Vec<Reply<()>>) -> bool {
+        let concerns = self.concerns.as_ref();
+        if concerns.is_some_and(|concerns| !concerns(invalidation)) {
+            return true;
+        }
+        let (done, reply) = runtime::reply();
+        let event = InvalidationEvent {
+            invalidation: invalidation.clone(),
+            done: Some(done),
+        };
+        let sent = self.sender.send(event).is_ok();
+        if sent {
+            waiting.push(reply);
+        }
+        sent
+    }
+}
+
+/// By a dataset's guid.
+type ByDataset = BTreeMap<u64, Vec<Watcher>>;
 
 /// The watches of one pool, and the settings its handles share.
 #[derive(Default)]
@@ -102,9 +133,22 @@ impl Watches {
         let (sender, receiver) = channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let mut map = self.by_dataset();
-        map.entry(guid).or_default().push((number, sender));
+        map.entry(guid).or_default().push(Watcher {
+            number,
+            sender,
+            concerns: None,
+        });
         self.count.fetch_add(1, Ordering::Release);
         (Watch(receiver), number)
+    }
+
+    /// Has the watch of that number told only of what concerns it.
+    pub(crate) fn limit(&self, guid: u64, number: u64, concerns: Concerns) {
+        let mut map = self.by_dataset();
+        let mut watchers = map.get_mut(&guid).into_iter().flatten();
+        if let Some(watcher) = watchers.find(|watcher| watcher.number == number) {
+            watcher.concerns = Some(concerns);
+        }
     }
 
     /// Whether there is no watch of any dataset.
@@ -134,22 +178,9 @@ impl Watches {
                     continue;
                 }
                 let before = watchers.len();
-                watchers.retain(|(number, sender)| {
-                    if *number == except {
-                        return true;
-                    }
-                    invalidations.iter().all(|invalidation| {
-                        let (done, reply) = runtime::reply();
-                        let event = InvalidationEvent {
-                            invalidation: invalidation.clone(),
-                            done: Some(done),
-                        };
-                        let sent = sender.send(event).is_ok();
-                        if sent {
-                            waiting.push(reply);
-                        }
-                        sent
-                    })
+                watchers.retain(|watcher| {
+                    let mut all = invalidations.iter();
+                    watcher.number == except || all.all(|one| watcher.send(one, &mut waiting))
                 });
                 self.count
                     .fetch_sub(before - watchers.len(), Ordering::Release);
@@ -160,5 +191,35 @@ impl Watches {
             // An error says that the watch was dropped: its kernel caches nothing any more.
             let _ = reply.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_watch_is_told_of_what_concerns_it_and_nobody_waits_for_the_rest() {
+        let watches = Watches::default();
+        let (watch, number) = watches.add(7);
+        watches.limit(7, number, Box::new(|what| *what == Invalidation::Snapshots));
+        let mut context = Context::from_waker(Waker::noop());
+        let root = [Invalidation::Root];
+        let mut of_root = pin!(watches.notify(Some(7), 0, &root));
+        assert!(of_root.as_mut().poll(&mut context).is_ready());
+        assert!(matches!(watch.next(Duration::ZERO), Ok(None)));
+        let both = [Invalidation::Root, Invalidation::Snapshots];
+        let mut of_both = pin!(watches.notify(Some(7), 0, &both));
+        assert!(of_both.as_mut().poll(&mut context).is_pending());
+        let event = watch.next(Duration::ZERO).ok().flatten().expect("an event");
+        assert_eq!(event.invalidation, Invalidation::Snapshots);
+        drop(event);
+        assert!(of_both.as_mut().poll(&mut context).is_ready());
+        let mut by_itself = pin!(watches.notify(Some(7), number, &both));
+        assert!(by_itself.as_mut().poll(&mut context).is_ready());
     }
 }

@@ -113,7 +113,7 @@ pub use keys::EncryptedKey;
 
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::{Rewritten, TxgCounters};
-pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
+pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park, spin_thread_on};
 pub use runtime::reply::{Reply, ReplySender, reply};
 pub use runtime::{IoBuf, IoBufMut, join_all, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats, note as vdev_note};

@@ -1,10 +1,13 @@
-//! The attribute cache: attributes, names and access rights of files, as other threads may answer requests for them without a
-//! request to the pool's thread.
+//! The attribute cache: attributes, names, extended attributes and access rights of files, as other threads may answer requests for
+//! them without a request to the pool's thread.
 //!
 //! An entry is never older than the file. Every file has a version counter, shared with the files of the same hash. The counter
 //! grows on the pool's thread in the moment in which the file's attributes or ACL change, and again before the lock on it is
 //! released, which covers names: so before the change is answered. An entry carries the counter's value from before its content
 //! was looked up, and is valid while the counter still has that value; what changes during the lookup makes it invalid at once.
+//!
+//! Extended attributes have version counters of their own: they outlast changes of a directory's names. Those of a file are cached as a
+//! whole, so that one entry also says which there are not.
 //!
 //! Space used, the one attribute that changes without the file, settles when the txg of the last change is on disk: an entry
 //! made before is valid until then. A change of settings, and the end of a dataset's use, invalidate all entries: both are rare.
@@ -19,7 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ondisk::Txg;
 
-use crate::{Access, Attr, Cred, FileId};
+use crate::backing::AclType;
+use crate::xattr_names::{Namespace, is_posix_list, namespace, shown_name, without_namespace};
+use crate::{Access, Attr, Cred, FileId, FsError, FsResult, StoredXattr};
 
 /// Entries of each table at most: 5 MiB when all are taken, a third of a megabyte when none is.
 const ENTRIES: usize = 16384;
@@ -28,10 +33,14 @@ const COUNTERS: usize = 16384;
 /// Longer names, and callers in more groups, are not cached.
 const NAME_BYTES_MAX: usize = 255;
 const GROUPS_MAX: usize = 64;
+/// Entries of the table of extended attributes at most, and bytes of names and values of one: 16 MiB when all are as long as that.
+const XATTR_ENTRIES: usize = 8192;
+const XATTR_BYTES_MAX: usize = 2048;
 
 /// The attribute cache of one pool, for any thread.
 pub struct AttrCache {
     versions: Box<[AtomicU64]>,
+    xattr_versions: Box<[AtomicU64]>,
     /// Grows when all entries are invalidated.
     epoch: AtomicU64,
     /// The last txg on disk.
@@ -39,6 +48,7 @@ pub struct AttrCache {
     attrs: Table<Attr>,
     names: Table<CachedName>,
     access: Table<CachedAccess>,
+    xattrs: Table<CachedXattrs>,
 }
 
 impl fmt::Debug for AttrCache {
@@ -61,7 +71,19 @@ struct CachedName {
     dir: FileId,
     name: Box<[u8]>,
     caller: Caller,
-    file: FileId,
+    /// `None`: there is none of that name.
+    file: Option<FileId>,
+}
+
+type Bytes = Box<[u8]>;
+
+/// The extended attributes of a regular file or directory that has all of them in its own attributes.
+pub(crate) struct CachedXattrs {
+    of: FileId,
+    /// Names as they are stored, and values.
+    list: Vec<(Bytes, Bytes)>,
+    /// Which access control lists are in force.
+    acl_type: AclType,
 }
 
 /// The rights of a caller to a file.
@@ -98,14 +120,63 @@ struct Table<T>(Box<[Mutex<Slot<T>>]>);
 /// An entry, with the file system it belongs to and its version.
 type Slot<T> = Option<Box<(u64, EntryVersion, T)>>;
 
+impl CachedXattrs {
+    /// Makes an entry of names and values; `None` where they are too long to be cached.
+    pub(crate) fn new<'a>(
+        of: FileId,
+        acl_type: AclType,
+        all: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Option<Self> {
+        let mut bytes = 0;
+        let mut list = Vec::new();
+        for (name, value) in all {
+            bytes += name.len() + value.len();
+            if bytes > XATTR_BYTES_MAX {
+                return None;
+            }
+            list.push((name.into(), value.into()));
+        }
+        Some(Self { of, list, acl_type })
+    }
+
+    /// Returns a value, or that there is none; `None` where what it depends on is not known here.
+    fn value(&self, name: &[u8]) -> Option<FsResult<Vec<u8>>> {
+        let known = match namespace(name) {
+            Some(Namespace::System) => self.acl_type == AclType::Posix && is_posix_list(name),
+            Some(_) => true,
+            None => false,
+        };
+        let stored = |wanted: &[u8]| self.list.iter().find(|(name, _)| **name == *wanted);
+        let value = || stored(name).or_else(|| stored(without_namespace(name)?));
+        known.then(|| match value() {
+            Some((_, value)) => Ok(value.to_vec()),
+            None => Err(FsError::NoAttribute),
+        })
+    }
+
+    /// Returns all, as they are listed; `None` where there may be more than are stored.
+    fn all(&self) -> Option<Vec<StoredXattr>> {
+        let shown = |name: &[u8]| self.acl_type == AclType::Posix || !is_posix_list(name);
+        let stored = self.list.iter().filter(|(name, _)| shown(name));
+        let mut all: Vec<_> = stored
+            .map(|(name, value)| StoredXattr {
+                name: shown_name(name),
+                size: value.len() as u64,
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        (self.acl_type != AclType::Nfsv4).then_some(all)
+    }
+}
+
 impl<T> Table<T> {
-    fn new() -> Self {
-        Self((0..ENTRIES).map(|_| Mutex::new(None)).collect())
+    fn new(entries: usize) -> Self {
+        Self((0..entries).map(|_| Mutex::new(None)).collect())
     }
 
     fn slot(&self, hash: u64) -> MutexGuard<'_, Slot<T>> {
         // Entries are put in whole: a panic elsewhere leaves none half made.
-        self.0[index_of(hash, ENTRIES)]
+        self.0[index_of(hash, self.0.len())]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,11 +207,13 @@ impl AttrCache {
     pub fn new(synced: Arc<AtomicU64>) -> Self {
         Self {
             versions: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            xattr_versions: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             epoch: AtomicU64::new(0),
             synced,
-            attrs: Table::new(),
-            names: Table::new(),
-            access: Table::new(),
+            attrs: Table::new(ENTRIES),
+            names: Table::new(ENTRIES),
+            access: Table::new(ENTRIES),
+            xattrs: Table::new(XATTR_ENTRIES),
         }
     }
 
@@ -165,17 +238,61 @@ impl AttrCache {
     /// right to search it.
     #[must_use]
     pub fn search(&self, fs: u64, dir: FileId, name: &[u8], cred: &Cred) -> Option<(Attr, Attr)> {
-        let (version, file) = self.names.get(
-            of_name(fs, dir, name, cred),
-            fs,
-            |named| named.dir == dir && *named.name == *name && named.caller.is(cred),
-            |named| named.file,
-        )?;
-        let (_, attr) = self.seen_attr(fs, file)?;
+        let (version, file) = self.seen_name(fs, dir, name, cred)?;
+        let (_, attr) = self.seen_attr(fs, file?)?;
         // Last, and of the same count: the name led there while the file's attributes were looked at.
         let (dir_version, dir_attr) = self.seen_attr(fs, dir)?;
         (version.epoch == dir_version.epoch && version.file == dir_version.file)
             .then_some((attr, dir_attr))
+    }
+
+    /// Returns true if it is cached that the caller may search a directory, and that it has no such name.
+    #[must_use]
+    pub fn is_absent(&self, fs: u64, dir: FileId, name: &[u8], cred: &Cred) -> bool {
+        let seen = self.seen_name(fs, dir, name, cred);
+        seen.is_some_and(|(version, file)| file.is_none() && self.is_valid(version, fs, dir))
+    }
+
+    fn seen_name(
+        &self,
+        fs: u64,
+        dir: FileId,
+        name: &[u8],
+        cred: &Cred,
+    ) -> Option<(EntryVersion, Option<FileId>)> {
+        self.names.get(
+            of_name(fs, dir, name, cred),
+            fs,
+            |named| named.dir == dir && *named.name == *name && named.caller.is(cred),
+            |named| named.file,
+        )
+    }
+
+    /// Returns the value of an extended attribute as root reads it, or that there is none, if that is cached.
+    #[must_use]
+    pub fn xattr(&self, fs: u64, id: FileId, name: &[u8]) -> Option<FsResult<Vec<u8>>> {
+        self.seen_xattrs(fs, id, |xattrs| xattrs.value(name))
+    }
+
+    /// Returns the extended attributes of a file as root lists them, if they are cached.
+    #[must_use]
+    pub fn xattrs(&self, fs: u64, id: FileId) -> Option<Vec<StoredXattr>> {
+        self.seen_xattrs(fs, id, CachedXattrs::all)
+    }
+
+    fn seen_xattrs<A>(
+        &self,
+        fs: u64,
+        id: FileId,
+        look: impl FnOnce(&CachedXattrs) -> Option<A>,
+    ) -> Option<A> {
+        let (version, seen) =
+            self.xattrs
+                .get(of_file(fs, id.object), fs, |xattrs| xattrs.of == id, look)?;
+        let counter = &self.xattr_versions[index_of(of_file(fs, id.object), COUNTERS)];
+        let valid = version.file == counter.load(Ordering::SeqCst)
+            && version.epoch == self.epoch.load(Ordering::SeqCst);
+        seen.filter(|_| valid)
     }
 
     /// Returns which of the wanted rights the caller has, if that is cached.
@@ -236,6 +353,30 @@ impl AttrCacheWriter {
             .fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Invalidates the extended attributes of a file: they change now, or it goes.
+    pub(crate) fn invalidate_xattrs(&self, object: u64) {
+        self.xattr_counter(object).fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn xattr_counter(&self, object: u64) -> &AtomicU64 {
+        &self.cache.xattr_versions[index_of(of_file(self.fs, object), COUNTERS)]
+    }
+
+    /// Caches the extended attributes that a file has now.
+    pub(crate) fn put_xattrs(&self, xattrs: CachedXattrs) {
+        if !self.enabled.get() {
+            return;
+        }
+        let object = xattrs.of.object;
+        let version = EntryVersion {
+            epoch: self.cache.epoch.load(Ordering::SeqCst),
+            file: self.xattr_counter(object).load(Ordering::SeqCst),
+            until: u64::MAX,
+        };
+        let hash = of_file(self.fs, object);
+        self.cache.xattrs.put(hash, self.fs, version, xattrs);
+    }
+
     /// Returns the version for an entry of what is looked up from here on.
     pub(crate) fn version(&self, object: u64) -> EntryVersion {
         EntryVersion {
@@ -258,14 +399,14 @@ impl AttrCacheWriter {
         self.cache.attrs.put(hash, self.fs, version, attr.clone());
     }
 
-    /// Caches what a name leads to, and that the caller may search the directory.
+    /// Caches what a name leads to, or that there is none, and that the caller may search the directory.
     pub(crate) fn put_name(
         &self,
         version: EntryVersion,
         dir: FileId,
         name: &[u8],
         cred: &Cred,
-        file: FileId,
+        file: Option<FileId>,
     ) {
         if !self.enabled.get() || name.len() > NAME_BYTES_MAX || cred.groups.len() > GROUPS_MAX {
             return;
@@ -434,7 +575,7 @@ mod tests {
             let version = writer.version(2);
             writer.put_attr(&attr(2, 3), Txg(1));
             writer.put_attr(&attr(3, 7), Txg(1));
-            writer.put_name(version, id(2), b"a name", cred, id(3));
+            writer.put_name(version, id(2), b"a name", cred, Some(id(3)));
         };
         fill(&user(1, 8));
         let expected = Some((attr(3, 7), attr(2, 3)));
@@ -453,8 +594,95 @@ mod tests {
         let before = writer.version(2);
         writer.invalidate(2);
         writer.put_attr(&attr(2, 3), Txg(1));
-        writer.put_name(before, id(2), b"a name", &user(1, 8), id(3));
+        writer.put_name(before, id(2), b"a name", &user(1, 8), Some(id(3)));
         assert_eq!(search(&user(1, 8), b"a name"), None);
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_cached_until_the_directory_changes() {
+        let (cache, writer, _) = new_cache(10);
+        let cred = Cred::default();
+        let absent = |name: &[u8]| cache.is_absent(FS, id(2), name, &cred);
+        writer.put_name(writer.version(2), id(2), b"a name", &cred, None);
+        assert!(absent(b"a name") && !absent(b"another"));
+        assert!(!cache.is_absent(
+            FS,
+            id(2),
+            b"a name",
+            &Cred {
+                uid: 7,
+                ..cred.clone()
+            }
+        ));
+        assert_eq!(cache.search(FS, id(2), b"a name", &cred), None);
+        writer.invalidate(3);
+        assert!(absent(b"a name"), "another file changed");
+        writer.invalidate(2);
+        assert!(!absent(b"a name"));
+        writer.put_name(writer.version(2), id(2), b"a name", &cred, Some(id(3)));
+        assert!(!absent(b"a name"));
+    }
+
+    #[test]
+    fn extended_attributes_are_cached_as_a_whole_until_they_change() {
+        let (cache, writer, _) = new_cache(10);
+        let put = |lists, list: &[(&[u8], &[u8])]| {
+            let entry = CachedXattrs::new(id(3), lists, list.iter().copied());
+            writer.put_xattrs(entry.expect("short"));
+        };
+        let value = |name: &str| cache.xattr(FS, id(3), name.as_bytes());
+        let there = |value: &[u8]| Some(Ok(value.to_vec()));
+        let none = Some(Err(FsError::NoAttribute));
+        assert_eq!(value("user.a"), None);
+        put(
+            AclType::Off,
+            &[(b"user.a", b"1"), (b"bare", b"2"), (b"security.x", b"3")],
+        );
+        assert_eq!(
+            (value("user.a"), value("user.b")),
+            (there(b"1"), none.clone())
+        );
+        assert_eq!(
+            (value("user.bare"), value("security.x")),
+            (there(b"2"), there(b"3"))
+        );
+        assert_eq!((value("bare"), value("glusterfs.x")), (None, None));
+        let listed = |cache: &AttrCache| {
+            let all = cache.xattrs(FS, id(3))?;
+            let sizes = all.into_iter().map(|x| (x.name, x.size));
+            Some(sizes.collect::<Vec<_>>())
+        };
+        let shown = [(&b"security.x"[..], 1), (b"user.a", 1), (b"user.bare", 1)];
+        let shown = shown.map(|(name, size)| (name.to_vec(), size));
+        assert_eq!(listed(&cache), Some(shown.to_vec()));
+        // Whether there are lists is for the file system to say.
+        assert_eq!(value("system.posix_acl_access"), None);
+        let another = FileId {
+            generation: 6,
+            ..id(3)
+        };
+        assert_eq!(cache.xattr(FS, another, b"user.a"), None);
+        // Names of a directory, say.
+        writer.invalidate(3);
+        assert_eq!(value("user.a"), there(b"1"));
+        writer.invalidate_xattrs(3);
+        assert_eq!(value("user.a"), None);
+        put(AclType::Posix, &[(b"system.posix_acl_access", b"4")]);
+        assert_eq!(value("system.posix_acl_access"), there(b"4"));
+        assert_eq!(value("system.posix_acl_default"), none);
+        assert_eq!(value("system.nfs4_acl_xdr"), None);
+        assert_eq!(listed(&cache).map(|all| all.len()), Some(1));
+        put(AclType::Nfsv4, &[(b"user.a", b"5")]);
+        assert_eq!((value("user.a"), listed(&cache)), (there(b"5"), None));
+        cache.invalidate_all();
+        assert_eq!(value("user.a"), None);
+        let long = [0; XATTR_BYTES_MAX];
+        let entry = CachedXattrs::new(
+            id(3),
+            AclType::Off,
+            [(&b"user.a"[..], &long[..])].into_iter(),
+        );
+        assert!(entry.is_none());
     }
 
     #[test]

@@ -279,6 +279,7 @@ impl Fs {
         let _lock = target.exclusive().await?;
         self.check_delegations(target, cred)?;
         let before = target.wcc();
+        self.drop_capability(target).await?;
         let mut attrs = target.attrs.borrow().clone();
         attrs.size = attrs.size.max(range.offset + range.length);
         self.touch_content(&mut attrs, cred);

@@ -243,6 +243,7 @@ impl Fs {
         let _lock = znode.exclusive().await?;
         self.check_delegations(znode, cred)?;
         let before = znode.wcc();
+        self.drop_capability(znode).await?;
         let mut attrs = znode.attrs.borrow().clone();
         attrs.size = attrs.size.max(size);
         self.touch_content(&mut attrs, cred);
@@ -313,6 +314,7 @@ impl Fs {
         if offset >= size || len == 0 {
             return self.change_of(before, &znode).await;
         }
+        self.drop_capability(&znode).await?;
         let mut attrs = znode.attrs.borrow().clone();
         self.touch_content(&mut attrs, cred);
         let plan = self.plan_for(&znode, &attrs).await?;

@@ -672,15 +672,23 @@ impl Fs {
                 // What is stored is not known now: the next access reads it again.
                 self.0.znodes.remove(znode.object);
                 znode.invalidate_cached();
+                znode.invalidate_xattrs();
                 return Err(error);
             }
         }
+        let same_xattrs = {
+            let old = znode.attrs.borrow();
+            old.dxattr == attrs.dxattr && old.xattr == attrs.xattr
+        };
         znode.legacy.set(self.0.master.has_records());
         self.clear_atime_pending(znode);
         *znode.plan.borrow_mut() = Some((shape, plan.clone()));
         *znode.attrs.borrow_mut() = attrs;
         self.dirtied(znode, tx.txg());
         znode.invalidate_cached();
+        if !same_xattrs {
+            znode.invalidate_xattrs();
+        }
         Ok(())
     }
 

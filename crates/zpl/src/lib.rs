@@ -40,6 +40,7 @@ mod stored_attrs;
 mod types;
 mod unlinked;
 mod xattr;
+mod xattr_names;
 mod znode;
 
 pub use access_reason::{AccessReason, AccessVerdict, Holder, Right};

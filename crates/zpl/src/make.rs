@@ -211,6 +211,7 @@ impl Fs {
                     .await?;
             }
         }
+        self.cache_xattrs(&file);
         self.settle(&dir).await?;
         let made = self.made(&file, before, &dir, true).await?;
         match set.size {

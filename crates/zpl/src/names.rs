@@ -149,12 +149,18 @@ impl Fs {
         let dir = self.directory(dir).await?;
         let seen = dir.cache_version();
         permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
-        let znode = self.lookup_znode(&dir, name).await?;
+        let found = self.lookup_znode(&dir, name).await;
+        let file = match &found {
+            Ok(znode) => Some(znode.id()),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(*error),
+        };
         if let Some(seen) = seen
             && name != b".."
         {
-            dir.cache_name(seen, name, cred, znode.id());
+            dir.cache_name(seen, name, cred, file);
         }
+        let znode = found?;
         self.attr_of(&znode).await
     }
 

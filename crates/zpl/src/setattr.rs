@@ -97,10 +97,15 @@ impl Fs {
         if guard.is_some_and(|guard| guard != before.ctime) {
             return Err(FsError::NotSync);
         }
-        let old = znode.attrs.borrow().clone();
+        let mut old = znode.attrs.borrow().clone();
         let Some(mut attrs) = self.changed(&old, set, cred)? else {
             return self.change_of(before, &znode).await;
         };
+        if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+            self.drop_capability(&znode).await?;
+            old = znode.attrs.borrow().clone();
+            (attrs.dxattr, attrs.xattr) = (old.dxattr.clone(), old.xattr);
+        }
         let relisted = attrs.posix.clone().filter(|_| attrs.posix != old.posix);
         let mut rewritten = None;
         if let Some(acl) = &relisted {

@@ -13,6 +13,7 @@ use ondisk::nvlist::{NvList, NvValue};
 
 use crate::acl::list as list_rules;
 use crate::acl::posix::{self, PosixAcl};
+use crate::attr_cache::CachedXattrs;
 use crate::backing::{AclType, META_BYTES, Weight};
 use crate::fs::Fs;
 use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
@@ -21,6 +22,7 @@ use crate::names::OBJECT_MASK;
 use crate::permission::{self, READ, WRITE};
 use crate::sa::Attrs;
 use crate::setattr::set_trivial_acl;
+use crate::xattr_names::{SECURITY, TRUSTED, USER, is_posix_list, shown_name, without_namespace};
 use crate::znode::{ACL_TRIVIAL, XATTR, Znode};
 use crate::{
     Change, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, SetAttr, StoredXattr,
@@ -38,26 +40,8 @@ const LIST_MAX: usize = crate::sa::VALUE_MAX_BYTES;
 /// Most attributes listed of one hidden directory.
 const LIST_BATCH: usize = 1024;
 
-const USER: &[u8] = b"user.";
-const TRUSTED: &[u8] = b"trusted.";
-const SECURITY: &[u8] = b"security.";
-const SYSTEM: &[u8] = b"system.";
-
-fn is_posix_list(name: &[u8]) -> bool {
-    name == posix::ACCESS || name == posix::DEFAULT
-}
-
-fn has_namespace(name: &[u8]) -> bool {
-    [USER, TRUSTED, SECURITY, SYSTEM]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-}
-
-/// The name of a user's attribute as systems write it that know no namespaces.
-fn without_namespace(name: &[u8]) -> Option<&[u8]> {
-    name.strip_prefix(USER)
-        .filter(|bare| !bare.is_empty() && !has_namespace(bare))
-}
+/// What a program in the file may do, whoever runs it. capabilities(7)
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Puts a value into a file's list of attributes, unless that would be too long for it.
 fn insert_in_list(list: &mut NvList, name: &[u8], value: &[u8]) -> bool {
@@ -84,9 +68,29 @@ impl Fs {
         if name == list_rules::XDR {
             return list_rules::to_xdr(&znode.attrs.borrow());
         }
+        self.cache_xattrs(&znode);
         self.xattr_value(&znode, name)
             .await?
             .ok_or(FsError::NoAttribute)
+    }
+
+    /// Caches the extended attributes of a regular file or directory, if all are in its own attributes and can be read.
+    pub(crate) fn cache_xattrs(&self, znode: &Znode) {
+        let attrs = znode.attrs.borrow();
+        let of_kind = matches!(
+            FileType::of_mode(attrs.mode),
+            Some(FileType::Regular | FileType::Directory)
+        );
+        let acl_type = self.settings().acl_type;
+        if let (None, true, Ok(list)) = (attrs.xattr, of_kind, attrs.xattr_list()) {
+            let all = list.iter().filter_map(|(name, value)| match value {
+                NvValue::ByteArray(bytes) => Some((name, bytes.as_slice())),
+                _ => None,
+            });
+            if let Some(xattrs) = CachedXattrs::new(znode.id(), acl_type, all) {
+                znode.put_xattrs(xattrs);
+            }
+        }
     }
 
     pub(crate) async fn xattr_value(
@@ -135,6 +139,7 @@ impl Fs {
     pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
         let znode = self.znode(id).await?;
         let _lock = znode.shared().await?;
+        self.cache_xattrs(&znode);
         let mut all: Vec<StoredXattr> = Vec::new();
         for (name, value) in znode.attrs.borrow().xattr_list()?.iter() {
             if let NvValue::ByteArray(bytes) = value {
@@ -242,6 +247,24 @@ impl Fs {
         self.change_of(before, &znode).await
     }
 
+    /// Takes from a file, whose lock the caller holds, the capabilities that a program in it would have: its content or owner is about
+    /// to change. Linux: fs/inode.c, `file_remove_privs`
+    pub(crate) async fn drop_capability(&self, znode: &Znode) -> FsResult<()> {
+        let may_have = {
+            let attrs = znode.attrs.borrow();
+            let list = attrs.dxattr.as_deref().unwrap_or_default();
+            let mut parts = list.windows(CAPABILITY.len());
+            attrs.xattr.is_some() || parts.any(|part| part == CAPABILITY)
+        };
+        // The log has its removal, too.
+        if !may_have || self.0.replaying.get().is_some() {
+            return Ok(());
+        }
+        let (any, root) = (XattrMode::Any, Cred::root());
+        self.replace_locked(znode, CAPABILITY, None, any, &root)
+            .await
+    }
+
     /// Sets or removes an extended attribute of a file whose lock the caller holds, in a transaction of its own.
     pub(crate) async fn replace_locked(
         &self,
@@ -308,6 +331,7 @@ impl Fs {
         self.apply_hidden(owner, hidden, name, in_dir, to_dir, &tx)
             .await?;
         self.store(znode, attrs, &plan, &tx).await?;
+        self.cache_xattrs(znode);
         if let Some(old) = in_list.filter(|old| !in_new_list || old != name) {
             records.push(self.list_entry_record(znode, &old, None));
         }
@@ -524,14 +548,6 @@ impl Fs {
             return self.check_list_attribute(&attrs, name, cred, change);
         }
         Err(FsError::NotSupported)
-    }
-}
-
-fn shown_name(name: &[u8]) -> Vec<u8> {
-    if has_namespace(name) {
-        name.to_vec()
-    } else {
-        [USER, name].concat()
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use crate::attr_cache::{AttrCacheWriter, EntryVersion};
+use crate::attr_cache::{AttrCacheWriter, CachedXattrs, EntryVersion};
 use crate::sa::attrs::{Shape, timestamp};
 use crate::sa::{Attrs, Plan};
 use crate::{Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
@@ -60,6 +60,10 @@ pub(crate) struct Znode {
     pub(crate) acl_seen: Cell<u32>,
     /// Writes the file's entries of the attribute cache.
     attr_cache: Option<AttrCacheWriter>,
+    /// The lock is held for changes.
+    changing: Cell<bool>,
+    /// The attributes as they were told last under that lock, if they did not change since: cached when it is released.
+    told: RefCell<Option<Attr>>,
     /// The open txg when it came into memory: space used may have changed until then.
     since: Txg,
     referenced: Cell<bool>,
@@ -73,7 +77,12 @@ pub(crate) struct Exclusive<'a> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
+        let told = self.znode.told.take();
+        self.znode.changing.set(false);
         self.znode.invalidate_cached();
+        if let Some(attr) = told {
+            self.znode.cache_attr(&attr);
+        }
     }
 }
 
@@ -111,6 +120,8 @@ impl Znode {
             last_txg: Cell::new(Txg(0)),
             acl_seen: Cell::new(0),
             attr_cache,
+            changing: Cell::new(false),
+            told: RefCell::new(None),
             since,
             referenced: Cell::new(true),
         }
@@ -192,6 +203,7 @@ impl Znode {
         if self.dead.get() {
             Err(FsError::Stale)
         } else {
+            self.changing.set(true);
             Ok(Exclusive {
                 znode: self,
                 _lock: lock,
@@ -199,10 +211,25 @@ impl Znode {
         }
     }
 
-    /// Invalidates what the attribute cache has of the file.
+    /// Invalidates what the attribute cache has of the file, but for extended attributes.
     pub(crate) fn invalidate_cached(&self) {
+        self.told.take();
         if let Some(attr_cache) = &self.attr_cache {
             attr_cache.invalidate(self.object);
+        }
+    }
+
+    /// Invalidates what the attribute cache has of the file's extended attributes.
+    pub(crate) fn invalidate_xattrs(&self) {
+        if let Some(attr_cache) = &self.attr_cache {
+            attr_cache.invalidate_xattrs(self.object);
+        }
+    }
+
+    /// Caches the file's extended attributes of now.
+    pub(crate) fn put_xattrs(&self, xattrs: CachedXattrs) {
+        if let Some(attr_cache) = self.attr_cache() {
+            attr_cache.put_xattrs(xattrs);
         }
     }
 
@@ -214,8 +241,12 @@ impl Znode {
 
     /// Caches the file's attributes of now.
     pub(crate) fn cache_attr(&self, attr: &Attr) {
-        if let Some(attr_cache) = self.attr_cache() {
-            attr_cache.put_attr(attr, self.last_txg.get().max(self.since));
+        let Some(attr_cache) = self.attr_cache() else {
+            return;
+        };
+        attr_cache.put_attr(attr, self.last_txg.get().max(self.since));
+        if self.changing.get() {
+            *self.told.borrow_mut() = Some(attr.clone());
         }
     }
 
@@ -226,8 +257,14 @@ impl Znode {
             .map(|attr_cache| attr_cache.version(self.object))
     }
 
-    /// Caches what a name in this directory leads to, and that the caller may search it.
-    pub(crate) fn cache_name(&self, version: EntryVersion, name: &[u8], cred: &Cred, file: FileId) {
+    /// Caches what a name in this directory leads to, or that there is none, and that the caller may search it.
+    pub(crate) fn cache_name(
+        &self,
+        version: EntryVersion,
+        name: &[u8],
+        cred: &Cred,
+        file: Option<FileId>,
+    ) {
         if let Some(attr_cache) = self.attr_cache() {
             attr_cache.put_name(version, self.id(), name, cred, file);
         }
@@ -243,11 +280,13 @@ impl Znode {
     pub(crate) fn set_unlinked(&self) {
         self.unlinked.set(true);
         self.invalidate_cached();
+        self.invalidate_xattrs();
     }
 
     pub(crate) fn set_dead(&self) {
         self.dead.set(true);
         self.invalidate_cached();
+        self.invalidate_xattrs();
     }
 
     pub(crate) fn set_block_size(&self, bytes: u32) {

@@ -30,6 +30,8 @@ const ANSWER_SPIN_MAX: Duration = Duration::from_micros(80);
 const QUICK: Duration = Duration::from_micros(4);
 /// Long waits in a row after which a waiter does not spin any more.
 const CREDIT_MAX: u8 = 4;
+/// Waits without a spin after which there is one, where only spins are measured: less than a hundredth of the time of waits that are long.
+const TRIED_AFTER: u8 = 64;
 
 /// Whether to spin before parking, from the durations of earlier waits.
 pub struct SpinPolicy {
@@ -38,6 +40,8 @@ pub struct SpinPolicy {
     credit: u8,
     /// The last wait was a quick one.
     quick: bool,
+    /// Waits in a row without a spin, of [`spin_thread_on`].
+    unspun: u8,
     /// For the tasks that wait with this policy, one after the other.
     flag: Arc<WakeFlag<ParkedTask>>,
 }
@@ -71,6 +75,7 @@ impl SpinPolicy {
             longest,
             credit: 0,
             quick: false,
+            unspun: 0,
             flag: Arc::default(),
         }
     }
@@ -81,6 +86,17 @@ impl SpinPolicy {
             yields_from: if self.quick { now + QUICK } else { now },
             until: now + self.longest,
         })
+    }
+
+    /// As [`Self::plan`], and a spin after many waits without one.
+    fn plan_or_try(&mut self, now: Instant) -> Option<SpinPlan> {
+        self.unspun = self.unspun.saturating_add(1);
+        if self.unspun >= TRIED_AFTER && self.credit == 0 {
+            self.credit = 1;
+        }
+        let plan = self.plan(now)?;
+        self.unspun = 0;
+        Some(plan)
     }
 
     /// Records how long a wait was, parked or not.
@@ -138,6 +154,33 @@ pub fn block_thread_on<F: Future>(future: F) -> F::Output {
         flag.spin(POLICY.with_borrow(|policy| policy.plan(began)));
         while !flag.take() {
             thread::park();
+        }
+    }
+}
+
+/// Polls a future on a plain thread, and spins for its end if that has been worth it. `None` if it has not ended then: it is to be polled by
+/// another one. Now and then it spins all the same, since waits that others see to the end are not measured here.
+pub fn spin_thread_on<F: Future + Unpin>(
+    policy: &mut SpinPolicy,
+    future: &mut F,
+) -> Option<F::Output> {
+    let waker = Waker::from(policy.flag.clone());
+    let mut cx = Context::from_waker(&waker);
+    policy.flag.take();
+    if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut cx) {
+        return Some(output);
+    }
+    let began = clock::now();
+    let plan = policy.plan_or_try(began)?;
+    loop {
+        policy.flag.spin(Some(plan));
+        if !policy.flag.take() {
+            policy.record_wait(policy.longest * 2);
+            return None;
+        }
+        if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut cx) {
+            policy.record_wait(clock::now().since(began));
+            return Some(output);
         }
     }
 }
@@ -366,6 +409,45 @@ mod tests {
             policy.record_wait(Duration::from_millis(2));
         }
         assert_eq!(policy.plan(now), None);
+    }
+
+    /// Replies that come soon and late: one that is not spun for is left to be polled by others.
+    #[test]
+    fn what_is_not_spun_for_is_left_to_others() {
+        let mut policy = SpinPolicy::default();
+        let (mut ended, mut left) = (0, 0);
+        for pause_us in [0_u64, 20, 2000, 0, 30, 3000].into_iter().cycle().take(180) {
+            let (sender, mut answer) = reply();
+            let server = thread::spawn(move || {
+                thread::sleep(Duration::from_micros(pause_us));
+                sender.send(7);
+            });
+            let seen = match spin_thread_on(&mut policy, &mut answer) {
+                Some(seen) => {
+                    ended += 1;
+                    seen
+                }
+                None => {
+                    left += 1;
+                    block_thread_on(answer)
+                }
+            };
+            assert_eq!(seen, Ok(7));
+            server.join().expect("no panic");
+        }
+        assert_eq!(ended + left, 180);
+        assert!(left > 0);
+    }
+
+    #[test]
+    fn a_spin_is_tried_after_many_waits_without_one() {
+        let mut policy = SpinPolicy::default();
+        let tried = (0..200).filter(|_| {
+            let plan = policy.plan_or_try(clock::now());
+            plan.map(|_| policy.record_wait(Duration::from_millis(1)))
+                .is_some()
+        });
+        assert_eq!(tried.count(), if has_processors() { 3 } else { 0 });
     }
 
     #[test]

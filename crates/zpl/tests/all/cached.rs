@@ -11,6 +11,7 @@ use runtime::IoBuf;
 use world::Rng;
 use zpl::{
     Access, Attr, CreateMode, Cred, FileId, Fs, FsError, RootProps, SetAttr, SetTime, Stability,
+    XattrMode,
 };
 
 use crate::rig::{self, FS, Rig};
@@ -20,6 +21,7 @@ const WORKERS: u64 = 5;
 /// After each opening no znode is in memory: changes wait half-way, and are compared there.
 const OPENINGS: u64 = 6;
 const STEPS: usize = 60;
+const XATTRS: [&[u8]; 3] = [b"user.a", b"security.b", b"user.security.b"];
 
 /// Polls a future once: its output, if it needs no wait.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -53,7 +55,7 @@ async fn change(fs: &Fs, dirs: [FileId; 2], rng: &mut Rng) -> Result<(), FsError
         mode: Some(u32::try_from(rng.below(0o1000)).expect("small")),
         ..SetAttr::default()
     };
-    match rng.below(12) {
+    match rng.below(14) {
         0..3 => {
             fs.create(dir, &name, CreateMode::Unchecked, &mode, &root)
                 .await?;
@@ -87,6 +89,16 @@ async fn change(fs: &Fs, dirs: [FileId; 2], rng: &mut Rng) -> Result<(), FsError
                 10 => {
                     fs.link(file, other, &to, &root).await?;
                 }
+                12 => {
+                    let value = vec![5; rng.index(1500)];
+                    let name = XATTRS[rng.index(XATTRS.len())];
+                    fs.set_xattr(file, name, &value, XattrMode::Any, &root)
+                        .await?;
+                }
+                13 => {
+                    let name = XATTRS[rng.index(XATTRS.len())];
+                    fs.remove_xattr(file, name, &root).await?;
+                }
                 _ => {
                     let set = SetAttr {
                         size: rng.coin().then(|| rng.below(300_000)),
@@ -107,7 +119,7 @@ async fn compare(
     rig: &Rig,
     dirs: [FileId; 2],
     ids: &mut Vec<FileId>,
-    compared: &Cell<[usize; 3]>,
+    compared: &Cell<[usize; 5]>,
     changing: bool,
 ) {
     let (fs, cache) = (&rig.fs, &rig.attr_cache);
@@ -130,6 +142,12 @@ async fn compare(
                         assert_eq!(attr.map(used), Ok(used(of)));
                     }
                     count[0] += 1;
+                }
+                if cache.is_absent(FS, dir, &name, cred)
+                    && let Some(found) = at_once(fs.lookup(dir, &name, cred))
+                {
+                    assert_eq!(found.map(used), Err(FsError::NotFound));
+                    count[3] += 1;
                 }
                 if let Ok(attr) = fs.lookup(dir, &name, cred).await
                     && !ids.contains(&attr.id)
@@ -156,9 +174,30 @@ async fn compare(
             let _ = fs.getattr(id).await;
         }
     }
+    for &id in &*ids {
+        compare_xattrs(rig, id, &mut count[4]).await;
+    }
     compared.set(count);
     let surplus = ids.len().saturating_sub(24);
     ids.drain(2..2 + surplus);
+}
+
+async fn compare_xattrs(rig: &Rig, id: FileId, count: &mut usize) {
+    let (fs, cache, root) = (&rig.fs, &rig.attr_cache, Cred::root());
+    for name in XATTRS {
+        if let Some(cached) = cache.xattr(FS, id, name)
+            && let Some(value) = at_once(fs.xattr(id, name, &root))
+        {
+            assert_eq!(value, cached, "{id:?}");
+            *count += 1;
+        }
+    }
+    if let Some(cached) = cache.xattrs(FS, id)
+        && let Some(all) = at_once(fs.xattrs(id, &root))
+    {
+        assert_eq!(all, Ok(cached), "{id:?}");
+    }
+    let _ = fs.xattr(id, XATTRS[0], &root).await;
 }
 
 fn run(seed: u64) {
@@ -174,7 +213,7 @@ fn run(seed: u64) {
             let made = rig.fs.mkdir(above, name, &open, &root).await;
             *dir = made.expect("makes").file.id;
         }
-        let compared = Rc::new(Cell::new([0; 3]));
+        let compared = Rc::new(Cell::new([0; 5]));
         for round in 0..OPENINGS {
             let left = Rc::new(Cell::new(WORKERS));
             for worker in 0..WORKERS {

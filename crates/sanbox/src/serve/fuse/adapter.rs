@@ -9,17 +9,20 @@
 //! in force everything is: then both the kernel and the list have to allow it, as on OpenZFS. What the kernel caches and was changed from
 //! elsewhere (NFS, a rollback) it is told to forget, see [`super::nodes`].
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use engine::{
     Access, Attr, CloneOf, CreateMode, Cred, FileId, FileType, FsError, IoBuf, LockedFile,
-    SeekTarget, SetAttr, SetTime, Stability, XattrMode, is_control, is_unopened,
+    SeekTarget, SetAttr, SetTime, SpinPolicy, Stability, XattrMode, is_control, is_unopened,
+    spin_thread_on,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
@@ -61,6 +64,14 @@ impl Adapter {
         }
     }
 
+    /// On whose behalf a name in a directory is changed, see the module.
+    fn acting_in(&self, req: &Request, dir: INodeNo) -> Cred {
+        match self.shared.at(dir.0) {
+            Ok((_, dir)) if is_control(dir) => caller(req),
+            _ => self.acting(req),
+        }
+    }
+
     /// Runs `work` as a task and hands what it comes to to `answer`. While clients of NFSv4 give back a file that it changes, it
     /// is tried again.
     fn run<T, F, Work, Answer>(&self, work: F, answer: Answer)
@@ -77,13 +88,24 @@ impl Adapter {
         });
     }
 
-    /// Begins a task on this thread: what needs no wait is answered here, and what waits for the pool has been sent to it when another
-    /// thread takes over.
+    /// Begins a task on this thread: what needs no wait, or a short one, is answered here, and what waits for the pool has been sent to it
+    /// when another thread takes over. One thread spins at a time: the others leave their processors to who answers.
     fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
+        thread_local! {
+            static POLICY: RefCell<SpinPolicy> = RefCell::default();
+        }
+        static SPINS: AtomicBool = AtomicBool::new(false);
         let mut task = Box::pin(task);
         let _within = self.runtime.enter();
-        let mut context = Context::from_waker(Waker::noop());
-        if task.as_mut().poll(&mut context).is_pending() {
+        let ended = if SPINS.swap(true, Ordering::Acquire) {
+            let mut context = Context::from_waker(Waker::noop());
+            task.as_mut().poll(&mut context).is_ready()
+        } else {
+            let ended = POLICY.with_borrow_mut(|policy| spin_thread_on(policy, &mut task));
+            SPINS.store(false, Ordering::Release);
+            ended.is_some()
+        };
+        if !ended {
             drop(self.runtime.spawn(task));
         }
     }
@@ -174,6 +196,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_POSIX_LOCKS,
+            // Set-id bits and capabilities go here, when content or owner change: else Linux asks for the latter before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             let _ = config.add_capabilities(wish);
         }
@@ -264,9 +288,13 @@ impl Filesystem for Adapter {
         };
         let mut cred = self.acting(req);
         cred.opened |= fh.is_some();
+        let by_root = req.uid() == 0;
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
+                if set.size.is_some() && !by_root {
+                    take_set_id(&shared, &mounted, ino, id).await?;
+                }
                 let change = mounted.fs.setattr(id, &set, None, &cred).await?;
                 Ok(shared.attr(ino.0, &change.after))
             },
@@ -328,16 +356,16 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (new, caller) = (name.as_bytes().to_vec(), caller(req));
-        let cred = self.acting(req);
+        let new = name.as_bytes().to_vec();
+        let (uid, gid, cred) = (req.uid(), req.gid(), self.acting_in(req, parent));
         self.entry(parent, name, reply, move |shared| async move {
             let (mounted, dir) = shared.at(parent.0)?;
             if is_control(dir) {
                 let set = SetAttr::default();
-                mounted.fs.mkdir(dir, &new, &set, &caller).await?;
-                return shared.find(parent.0, &new, &caller).await;
+                mounted.fs.mkdir(dir, &new, &set, &cred).await?;
+                return shared.find(parent.0, &new, &cred).await;
             }
-            let mut set = owner(&mounted, dir, caller.uid, caller.gid).await?;
+            let mut set = owner(&mounted, dir, uid, gid).await?;
             (set.mode, set.umask) = (Some(mode & 0o7777), umask);
             let made = mounted.fs.mkdir(dir, &new, &set, &cred).await?;
             Ok((mounted, made.file))
@@ -353,11 +381,9 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
-        let acting = self.acting(req);
+        let (name, cred) = (name.as_bytes().to_vec(), self.acting_in(req, parent));
         self.empty(reply, move |shared| async move {
             let (mounted, dir) = shared.at(parent.0)?;
-            let cred = if is_control(dir) { caller } else { acting };
             mounted.fs.rmdir(dir, &name, &cred).await.map(drop)
         });
     }
@@ -397,7 +423,7 @@ impl Filesystem for Adapter {
         }
         let no_replace = !exchange && !flags.is_empty();
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        let (caller, acting) = (caller(req), self.acting(req));
+        let cred = self.acting_in(req, parent);
         self.empty(reply, move |shared| async move {
             let ((mounted, from_dir), (there, to_dir)) =
                 (shared.at(parent.0)?, shared.at(newparent.0)?);
@@ -408,7 +434,6 @@ impl Filesystem for Adapter {
             if no_replace && fs.find(to_dir, &to, &root()).await.is_ok() {
                 return Err(FsError::Exists);
             }
-            let cred = if is_control(from_dir) { caller } else { acting };
             if exchange {
                 fs.exchange(from_dir, &from, to_dir, &to, &cred).await?;
                 shared.renamed(parent.0, &from).await;
@@ -450,6 +475,7 @@ impl Filesystem for Adapter {
             _ => Access::READ | Access::MODIFY,
         };
         let (cred, handle) = (self.acting(req), self.shared.locks.new_handle());
+        let by_root = req.uid() == 0;
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
@@ -473,15 +499,11 @@ impl Filesystem for Adapter {
                     let _ = fs.release(id).await;
                     return Err(error);
                 }
-                if flags.0 & TRUNCATE != 0 {
-                    let set = SetAttr {
-                        size: Some(0),
-                        ..SetAttr::default()
-                    };
-                    if let Err(error) = fs.setattr(id, &set, None, &root()).await {
-                        let _ = fs.release(id).await;
-                        return Err(error);
-                    }
+                if flags.0 & TRUNCATE != 0
+                    && let Err(error) = truncate(&shared, &mounted, ino, id, by_root).await
+                {
+                    let _ = fs.release(id).await;
+                    return Err(error);
                 }
                 Ok(())
             },
@@ -526,7 +548,7 @@ impl Filesystem for Adapter {
         _fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -539,9 +561,13 @@ impl Filesystem for Adapter {
             Stability::Unstable
         };
         let data = IoBuf::copy_from(data);
+        let takes_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         self.run(
             move |shared| async move {
                 let (mounted, id) = shared.at(ino.0)?;
+                if takes_set_id {
+                    take_set_id(&shared, &mounted, ino, id).await?;
+                }
                 mounted.fs.write(id, offset, data, stability, &root()).await
             },
             move |outcome| match outcome {
@@ -559,6 +585,10 @@ impl Filesystem for Adapter {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        // Samba locks nothing by the kernel (`posix locking`): the kernel does not tell of its closes any more.
+        if self.shared.for_samba {
+            return reply.error(Errno::ENOSYS);
+        }
         if let Ok(file) = self.locked(ino) {
             self.shared.locks.closed(file, lock_owner.0);
         }
@@ -869,8 +899,8 @@ impl Filesystem for Adapter {
                 } else {
                     CreateMode::Unchecked
                 };
-                let made = mounted.fs.create(dir, &name, how, &set, &cred).await?;
-                let attr = mounted.fs.hold(made.file.id).await?;
+                let fs = &mounted.fs;
+                let attr = fs.create_held(dir, &name, how, &set, &cred).await?.file;
                 // It was opened here: who has opened it meanwhile is called at once, and reads and writes wait for that.
                 let _ = mounted.fs.check_delegations(attr.id, 0);
                 let ino = shared.remember(&mounted, attr.id, parent.0, &named)?;
@@ -895,7 +925,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -908,9 +938,13 @@ impl Filesystem for Adapter {
         if mode & !(1 | 2 | 16) != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
+        let by_root = req.uid() == 0;
         self.empty(reply, move |shared| async move {
             let (mounted, id) = shared.at(ino.0)?;
             let fs = &mounted.fs;
+            if !by_root {
+                take_set_id(&shared, &mounted, ino, id).await?;
+            }
             let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
             if punch || zero {
                 fs.punch(id, offset, length, &root()).await?;
@@ -929,7 +963,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         _fh_in: FileHandle,
         offset_in: u64,
@@ -940,10 +974,14 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let by_root = req.uid() == 0;
         self.run(
             move |shared| async move {
                 let (from, file) = shared.at(ino_in.0)?;
                 let (to, id) = shared.at(ino_out.0)?;
+                if !by_root {
+                    take_set_id(&shared, &to, ino_out, id).await?;
+                }
                 let source = CloneOf {
                     fs: &from.fs,
                     file,
@@ -997,6 +1035,46 @@ impl Filesystem for Adapter {
             },
         );
     }
+}
+
+/// Takes a file's set-id bits, since somebody other than root is about to change its content.
+async fn take_set_id(
+    shared: &Shared,
+    mounted: &MountedView,
+    ino: INodeNo,
+    id: FileId,
+) -> Result<(), FsError> {
+    let mode = mounted.fs.getattr(id).await?.mode;
+    let is_set_gid = mode & 0o2010 == 0o2010;
+    let taken = mode & 0o4000 | if is_set_gid { 0o2000 } else { 0 };
+    if taken != 0 {
+        let set = SetAttr {
+            mode: Some(mode & 0o7777 & !taken),
+            ..SetAttr::default()
+        };
+        mounted.fs.setattr(id, &set, None, &root()).await?;
+        // The kernel takes the mode for unchanged.
+        shared.changed(ino.0);
+    }
+    Ok(())
+}
+
+/// Makes a file empty that is being opened.
+async fn truncate(
+    shared: &Shared,
+    mounted: &MountedView,
+    ino: INodeNo,
+    id: FileId,
+    by_root: bool,
+) -> Result<(), FsError> {
+    if !by_root {
+        take_set_id(shared, mounted, ino, id).await?;
+    }
+    let set = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    mounted.fs.setattr(id, &set, None, &root()).await.map(drop)
 }
 
 /// The owner of a new file: the caller, but the directory's group where it says so.

@@ -235,7 +235,9 @@ impl Mounts {
         let runtime = tokio::runtime::Handle::current();
         let (watch, fs) = fs.watch();
         let locks = MountLocks::new(self.locks.clone());
-        let shared = Arc::new(Shared::new(fs, root.id, flags, locks));
+        let shared = Arc::new(Shared::new(fs.clone(), root.id, flags, locks));
+        let knows = Arc::downgrade(&shared);
+        fs.watch_only(move |what| knows.upgrade().is_some_and(|shared| shared.knows(what)));
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
         let number = self.count.fetch_add(1, Ordering::Relaxed);

@@ -97,7 +97,7 @@ pub(super) struct Shared {
     /// Samba uses the mount. The space that a file takes is told by its size, and not as it is, which changes once more when what was
     /// written reaches the disk: a client that comes back after its connection broke gets the files that it had open only where all is
     /// as it was. Names are told without regard to case, see [`super::real_names`].
-    for_samba: bool,
+    pub(super) for_samba: bool,
     pub(super) real_names: RealNames,
     /// What is locked through the mount.
     pub(super) locks: MountLocks,
@@ -319,6 +319,22 @@ impl Shared {
         }
     }
 
+    /// Whether the kernel may have to forget something.
+    pub(super) fn knows(&self, what: &Invalidation) -> bool {
+        match what {
+            Invalidation::Content(id, ..)
+            | Invalidation::Attributes(id)
+            | Invalidation::Name(id, _) => self.known_number(id).is_some(),
+            Invalidation::Snapshots | Invalidation::Root | Invalidation::Everything => true,
+        }
+    }
+
+    /// The kernel's number of a file that it knows.
+    fn known_number(&self, id: &FileId) -> Option<INodeNo> {
+        let ino = self.object_number(0, id.object);
+        (ino == ROOT || self.known().nodes.contains_key(&ino)).then_some(INodeNo(ino))
+    }
+
     /// Has the kernel forget what is no longer so. Called on a thread that serves no requests: the kernel may hold locks
     /// here that requests under way release.
     pub(super) fn invalidate(
@@ -327,10 +343,7 @@ impl Shared {
         what: &Invalidation,
         runtime: &tokio::runtime::Handle,
     ) {
-        let number = |id: &FileId| {
-            let ino = self.object_number(0, id.object);
-            (ino == ROOT || self.known().nodes.contains_key(&ino)).then_some(INodeNo(ino))
-        };
+        let number = |id: &FileId| self.known_number(id);
         // The kernel may have forgotten by itself, or the mount be gone: neither is a failure.
         match what {
             Invalidation::Content(id, from, length) => {
