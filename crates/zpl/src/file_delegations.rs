@@ -7,7 +7,7 @@
 //! of its group is delegated, a read one while none is delegated to be written.
 //! What a holder is, how it is called and how long it may take is known to who delegates.
 //!
-//! After a restart nobody holds anything until clients have reclaimed it ([`ReclaimGrace`]). Until the time for that is over, who can hold
+//! After a restart there are no holders until clients have reclaimed what they had ([`ReclaimGrace`]). Until the time for that is over, who can hold
 //! nothing changes no file of a file system in which some were delegated.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +107,7 @@ impl ReclaimGrace {
 /// The delegated files of a pool.
 pub struct FileDelegations {
     grace: Arc<ReclaimGrace>,
-    /// Files of a later generation were made since the pool was opened, and delegated to nobody before.
+    /// Files of a later generation were made since the pool was opened, and were not delegated before.
     earlier: u64,
     /// Delegations of the files of each group, and those of them that are to write.
     groups: [AtomicU32; GROUPS],

@@ -40,7 +40,7 @@ const LIST_MAX: usize = crate::sa::VALUE_MAX_BYTES;
 /// Most attributes listed of one hidden directory.
 const LIST_BATCH: usize = 1024;
 
-/// What a program in the file may do, whoever runs it. capabilities(7)
+/// What a program in the file may do for every user. capabilities(7)
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Puts a value into a file's list of attributes, unless that would be too long for it.

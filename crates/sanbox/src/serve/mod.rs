@@ -348,7 +348,7 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
         resolver: Box::new(resolve::HostNames::default()),
         versions: nfs_versions(&config.nfs),
         locks: appliance.mounts().locks().clone(),
-        // Without clients that could come back nobody waits for them.
+        // Without NFS no client can come back that would have to be waited for.
         reclaims: match config.nfs.enabled {
             true => appliance.engine().reclaim_grace().clone(),
             false => Arc::default(),

@@ -14,8 +14,8 @@
 //! the record is stable before the answer goes out ([`StateTable::unstored_record`]): whatever a client that is in it reclaims was
 //! given to no other in between (RFC 8881, section 8.4.3).
 //!
-//! Beside the clients it is recorded in which file systems some had files delegated: there, until grace is over, nobody changes a file of
-//! before the restart but by what was reclaimed ([`ReclaimGrace`]).
+//! Beside the clients it is recorded in which file systems some had files delegated: there, until grace is over, files of
+//! before the restart are changed only by what was reclaimed ([`ReclaimGrace`]).
 
 use super::{CLIENTS_MAX, ClientId, Principal, StateTable, TOLD_NS};
 use crate::handle::FileHandle;

@@ -1037,7 +1037,7 @@ impl Filesystem for Adapter {
     }
 }
 
-/// Takes a file's set-id bits, since somebody other than root is about to change its content.
+/// Takes a file's set-id bits, before a user other than root changes its content.
 async fn take_set_id(
     shared: &Shared,
     mounted: &MountedView,
