@@ -21,6 +21,7 @@ use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut};
 
 use crate::cloned_block::ClonedBlock;
+use crate::compressibility::Compressibility;
 use crate::readers::Readers;
 use crate::wait::Gate;
 use crate::zap::MicroIndex;
@@ -342,6 +343,8 @@ pub(crate) struct Dnode {
     pub(crate) micro: RefCell<Option<MicroIndex>>,
     /// The reads in order, for prefetch.
     pub(crate) readers: RefCell<Readers>,
+    /// What compressing its blocks is worth.
+    pub(crate) compressibility: Rc<Compressibility>,
 }
 
 /// What the sync of a txg needs of a dnode.
@@ -369,6 +372,7 @@ impl Dnode {
             version: Cell::new(0),
             micro: RefCell::new(None),
             readers: RefCell::default(),
+            compressibility: Rc::default(),
         })
     }
 

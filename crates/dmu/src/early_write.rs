@@ -52,8 +52,10 @@ impl Objset {
             fill: 1,
             is_spill: false,
             compression: block.compression,
+            compressibility: None,
         };
-        let props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
+        let mut props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
+        let is_tried = dnode.compressibility.decide(&mut props);
         let blocks = self.0.services.blocks();
         let write = blocks.write(tx.txg(), block.data.clone(), &props, policy.second_level);
         let bp = match write.await {
@@ -66,6 +68,9 @@ impl Objset {
                 });
             }
         };
+        if is_tried {
+            dnode.compressibility.note(&bp);
+        }
         if bp.is_hole() || bp.is_embedded() {
             return Ok(None);
         }
@@ -123,7 +128,11 @@ fn unchanged_block(dnode: &Dnode, offset: u64, data: &IoBuf, tx: &Tx) -> Option<
 
 impl SyncContext {
     /// The pointer of a block that was written early with these bytes.
-    pub(crate) fn take_early_write(&self, what: &BlockWrite, data: &IoBuf) -> Option<BlockPointer> {
+    pub(crate) fn take_early_write(
+        &self,
+        what: &BlockWrite<'_>,
+        data: &IoBuf,
+    ) -> Option<BlockPointer> {
         if what.level != 0 || what.is_spill {
             return None;
         }

@@ -15,6 +15,7 @@ mod allocate;
 mod blocks;
 mod clone_blocks;
 mod cloned_block;
+mod compressibility;
 mod data;
 mod dnode;
 mod early_write;

@@ -243,6 +243,7 @@ impl Objset {
             object: META_DNODE,
             object_type: ObjectType::DNODE,
             compression: Compression::INHERIT,
+            compressibility: None,
             block_size: u64::from(DNODE_BLOCK),
             indirect_shift: old.core.indirect_shift,
             levels_old: old.levels,
@@ -303,6 +304,7 @@ impl Objset {
             fill: meta.fill(),
             is_spill: false,
             compression: Compression::INHERIT,
+            compressibility: None,
         };
         let mut block = phys.encode();
         if !self.policy().accounting_room {
@@ -410,6 +412,7 @@ async fn sync_spill(
                 fill: 1,
                 is_spill: true,
                 compression: Compression::INHERIT,
+                compressibility: None,
             };
             let len = data.len() as u64;
             let (bp, used) = context.write(data, &what, &new.spill).await?;
@@ -443,11 +446,13 @@ fn tree_of(
     dirty: BTreeMap<u64, Leaf>,
     freed: RangeTree,
 ) -> Rc<Tree> {
+    let is_data = !base.core.object_type.is_metadata();
     Rc::new(Tree {
         context: Rc::clone(context),
         object: dnode.id,
         object_type: base.core.object_type,
         compression: base.core.compression,
+        compressibility: is_data.then(|| Rc::clone(&dnode.compressibility)),
         block_size: u64::from(base.core.block_size),
         indirect_shift: base.core.indirect_shift,
         levels_old: base.levels,

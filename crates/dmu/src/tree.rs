@@ -17,6 +17,7 @@ use zio::{Bookmark, IoClass, WriteProps};
 
 use crate::blocks::{Blocks, DnodeCrypts, EarlyWrites, StoredForms};
 use crate::cloned_block::ClonedBlock;
+use crate::compressibility::Compressibility;
 use crate::dnode::{Core, Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
 use crate::types::{Ledger, Services, WritePolicy};
@@ -159,7 +160,7 @@ impl SyncContext {
     pub(crate) async fn write(
         &self,
         data: IoBuf,
-        what: &BlockWrite,
+        what: &BlockWrite<'_>,
         old: &BlockPointer,
     ) -> Result<(BlockPointer, i64)> {
         let lsize = data.len() as u64;
@@ -181,13 +182,19 @@ impl SyncContext {
             Ok(bp)
         } else {
             let form = self.take_stored_form(what, &data, old);
+            let tried = what.compressibility.filter(|_| form.is_none());
+            let tried = tried.filter(|tried| tried.decide(&mut props));
             let _permit = self
                 .limit
                 .acquire("a free place among the writes under way")
                 .await;
-            self.blocks()
-                .write_later(self.txg, data, form, &props, self.policy.second_level)
-                .await
+            let blocks = self.blocks();
+            let write = blocks.write_later(self.txg, data, form, &props, self.policy.second_level);
+            let written = write.await;
+            if let (Some(tried), Ok(bp)) = (tried, &written) {
+                tried.note(bp);
+            }
+            written
         };
         let new = written.map_err(|source| self.write_error(source))?;
         if props.unless_equal == Some(new) {
@@ -244,7 +251,7 @@ pub(crate) fn props_of(
     policy: &WritePolicy,
     pass: u32,
     objset: u64,
-    what: &BlockWrite,
+    what: &BlockWrite<'_>,
     old: &BlockPointer,
     rewrite: Option<BlockPointer>,
 ) -> WriteProps {
@@ -280,6 +287,7 @@ pub(crate) fn props_of(
         object_type: what.object_type,
         level: what.level,
         compression,
+        skips_compression: false,
         zstd_level: if metadata {
             0
         } else {
@@ -310,7 +318,7 @@ pub(crate) fn props_of(
 }
 
 /// What is written.
-pub(crate) struct BlockWrite {
+pub(crate) struct BlockWrite<'a> {
     pub(crate) object: ObjectId,
     pub(crate) object_type: ObjectType,
     pub(crate) level: u8,
@@ -319,6 +327,8 @@ pub(crate) struct BlockWrite {
     pub(crate) is_spill: bool,
     /// The object's own compression, or inherit.
     pub(crate) compression: Compression,
+    /// Of data of files and volumes: what compressing it is worth.
+    pub(crate) compressibility: Option<&'a Compressibility>,
 }
 
 /// Where the new bytes of a data block come from.
@@ -344,6 +354,8 @@ pub(crate) struct Tree {
     pub(crate) object: ObjectId,
     pub(crate) object_type: ObjectType,
     pub(crate) compression: Compression,
+    /// See [`BlockWrite`].
+    pub(crate) compressibility: Option<Rc<Compressibility>>,
     pub(crate) block_size: u64,
     pub(crate) indirect_shift: u8,
     pub(crate) levels_old: u8,
@@ -484,6 +496,7 @@ impl Tree {
             fill,
             is_spill: false,
             compression: self.compression,
+            compressibility: self.compressibility.as_deref().filter(|_| level == 0),
         };
         let (bp, used) = self.context.write(data, &what, old).await?;
         self.add_used(used);

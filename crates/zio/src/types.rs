@@ -75,6 +75,8 @@ pub struct WriteProps {
     pub level: u8,
     /// Compression, already resolved (never inherit or on).
     pub compression: Compression,
+    /// Compressing is not tried: the bytes are stored as they are, unless all are zeros.
+    pub skips_compression: bool,
     /// zstd level code or 0 for the default; ignored for other algorithms.
     pub zstd_level: u8,
     /// Checksum, already resolved (never inherit or on).

@@ -53,6 +53,8 @@ pub(crate) struct PreparedBlock {
 struct PrepareJob {
     compression: Option<codec::compress::Algorithm>,
     kind: Compression,
+    /// It is not tried.
+    skipped: bool,
     checksum: codec::checksum::Algorithm,
     salt: [u8; 32],
     embed: bool,
@@ -270,6 +272,7 @@ impl BlockStore {
         Ok(PrepareJob {
             compression,
             kind: props.compression,
+            skipped: props.skips_compression,
             checksum,
             salt: self.salt(),
             embed,
@@ -636,6 +639,12 @@ impl PrepareJob {
             }
             return self.stored(&data, data.clone(), Compression::OFF, None);
         };
+        if self.skipped {
+            return match is_zero(&data) {
+                true => Prepared::Hole,
+                false => self.stored(&data, data.clone(), Compression::OFF, None),
+            };
+        }
         match pack(algorithm, self.sizes, self.embed, &data) {
             Packed::Hole => Prepared::Hole,
             Packed::Embedded(payload) => Prepared::Embedded(payload),

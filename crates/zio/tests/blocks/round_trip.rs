@@ -145,6 +145,22 @@ fn zeros_become_holes_unless_compression_is_off() {
 }
 
 #[test]
+fn what_is_not_tried_is_stored_as_it_is_and_zeros_become_holes() {
+    run(|handle| async move {
+        let world = World::new(&handle, &[1], 128 * MIB, 9).await;
+        let untried = WriteProps {
+            skips_compression: true,
+            ..write_props()
+        };
+        let text = vec![b'a'; 8192];
+        let bp = world.write(10, &text, &untried).await;
+        assert!(bp.compression() == Compression::OFF && bp.psize() == 8192);
+        assert_eq!(world.read(&bp).await, text);
+        assert!(world.write(10, &[0; 8192], &untried).await.is_zero());
+    });
+}
+
+#[test]
 fn a_block_of_this_txg_is_overwritten_in_place_and_no_other() {
     run(|handle| async move {
         let world = World::new(&handle, &[1], 128 * MIB, 12).await;

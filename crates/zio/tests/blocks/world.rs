@@ -33,6 +33,7 @@ pub(crate) fn write_props() -> WriteProps {
         object_type: ObjectType::PLAIN_FILE_CONTENTS,
         level: 0,
         compression: Compression::LZ4,
+        skips_compression: false,
         zstd_level: 0,
         checksum: ChecksumKind::FLETCHER4,
         copies: 1,
