@@ -15,7 +15,7 @@ use crate::replication::{
 /// The protocol's name in the first message and in TLS (ALPN).
 pub const PROTOCOL: &str = "sanbox-replication";
 /// The version that this program speaks, and the only one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The first message of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -489,7 +489,7 @@ mod tests {
         };
         let newer = hello(VERSION + 1).problem().expect("another");
         assert!(
-            newer.contains("version 2") && newer.ends_with("update this one"),
+            newer.contains("version 3") && newer.ends_with("update this one"),
             "{newer}"
         );
         let older = hello(0).problem().expect("another");

@@ -13,6 +13,7 @@ use engine::stream::StreamChunk;
 use futures_util::{StreamExt as _, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
+use twox_hash::XxHash3_128;
 
 use super::frame::{
     CHUNK_BYTES_MAX, Frame, FrameError, FrameKind, FrameReader, FrameWriter, MessageParts, parse,
@@ -42,49 +43,38 @@ const DECOMPRESSION: Algorithm = Algorithm::Zstd(1);
 const SKIPPED_FIRST: u32 = 4;
 /// See [`SKIPPED_FIRST`].
 const SKIPPED_MAX: u32 = 256;
-/// Bytes that go into the digest at once, or a multiple of them. BLAKE3 takes 16 pieces of 1 KiB in parallel where they lie at such a boundary of
-/// the stream; blocks with records between them, as they come, took a third longer than these.
-const DIGESTED_BYTES: usize = 32 << 10;
 /// Bytes of the end of a stream: its length and its digest.
-const END_BYTES: usize = 8 + blake3::OUT_LEN;
+const END_BYTES: usize = 8 + 16;
 
-/// The length and the digest of the bytes of a stream.
-#[derive(Debug, Default)]
+/// The length and the digest of the bytes of a stream. The digest, XXH3 of 128 bits, finds what memory and programs damage; against what is
+/// done on purpose stands TLS, by which all of it comes. (BLAKE3 took a tenth of the target's time.)
+#[derive(Default)]
 struct StreamDigest {
-    hasher: blake3::Hasher,
+    hasher: XxHash3_128,
     length: u64,
-    /// What came behind the last boundary.
-    staged: Vec<u8>,
 }
 
 impl StreamDigest {
-    fn update(&mut self, mut bytes: &[u8]) {
+    fn update(&mut self, bytes: &[u8]) {
         self.length += bytes.len() as u64;
-        if !self.staged.is_empty() {
-            let missing = DIGESTED_BYTES - self.staged.len();
-            let (now, rest) = bytes.split_at(bytes.len().min(missing));
-            self.staged.extend_from_slice(now);
-            if self.staged.len() < DIGESTED_BYTES {
-                return;
-            }
-            self.hasher.update(&self.staged);
-            self.staged.clear();
-            bytes = rest;
-        }
-        let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % DIGESTED_BYTES);
-        self.hasher.update(whole);
-        self.staged.extend_from_slice(rest);
+        self.hasher.write(bytes);
     }
 
     /// As they are at the end of a stream.
-    fn end(&mut self) -> [u8; END_BYTES] {
-        self.hasher.update(&self.staged);
-        self.staged.clear();
+    fn end(&self) -> [u8; END_BYTES] {
         let mut end = [0; END_BYTES];
         let (length, digest) = end.split_at_mut(8);
         length.copy_from_slice(&self.length.to_be_bytes());
-        digest.copy_from_slice(self.hasher.finalize().as_bytes());
+        digest.copy_from_slice(&self.hasher.finish_128().to_be_bytes());
         end
+    }
+}
+
+impl std::fmt::Debug for StreamDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamDigest")
+            .field("length", &self.length)
+            .finish_non_exhaustive()
     }
 }
 
@@ -230,7 +220,7 @@ impl StreamEncoder {
 
     /// Makes the frame that ends the stream.
     #[must_use]
-    pub fn end(mut self) -> OutgoingFrame {
+    pub fn end(self) -> OutgoingFrame {
         OutgoingFrame {
             kind: FrameKind::End,
             payload: vec![self.digest.end().to_vec().into()],
@@ -488,24 +478,20 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_blake3_in_whatever_parts_the_bytes_come() {
+    fn a_digest_is_that_of_xxhsum_in_whatever_parts_the_bytes_come() {
         let bytes: Vec<u8> = (0..200_000_u32)
             .map(|at| u8::try_from(at % 251).expect("below 251"))
             .collect();
-        for size in [
-            1000,
-            DIGESTED_BYTES - 1,
-            DIGESTED_BYTES,
-            3 * DIGESTED_BYTES + 7,
-            200_000,
-        ] {
+        for size in [1, 1000, 200_000] {
             let mut digest = StreamDigest::default();
             for part in bytes.chunks(size) {
                 digest.update(part);
             }
             let end = digest.end();
             assert_eq!(end[..8], 200_000_u64.to_be_bytes());
-            assert_eq!(end[8..], *blake3::hash(&bytes).as_bytes());
+            // `xxhsum -H2` of these bytes.
+            let known = 0xb0b4_a899_5101_f27b_f054_3157_a23a_8634_u128;
+            assert_eq!(end[8..], known.to_be_bytes());
         }
     }
 
