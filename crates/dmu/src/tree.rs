@@ -178,23 +178,9 @@ impl SyncContext {
             props.unless_equal = None;
         }
         let early = self.take_early_write(what, &data);
-        let written = if let Some(bp) = early {
-            Ok(bp)
-        } else {
-            let form = self.take_stored_form(what, &data, old);
-            let tried = what.compressibility.filter(|_| form.is_none());
-            let tried = tried.filter(|tried| tried.decide(&mut props));
-            let _permit = self
-                .limit
-                .acquire("a free place among the writes under way")
-                .await;
-            let blocks = self.blocks();
-            let write = blocks.write_later(self.txg, data, form, &props, self.policy.second_level);
-            let written = write.await;
-            if let (Some(tried), Ok(bp)) = (tried, &written) {
-                tried.note(bp);
-            }
-            written
+        let written = match early {
+            Some(bp) => Ok(bp),
+            None => self.store(data, what, old, &mut props).await,
         };
         let new = written.map_err(|source| self.write_error(source))?;
         if props.unless_equal == Some(new) {
@@ -228,6 +214,30 @@ impl SyncContext {
         }
         self.effects.push(true, &new);
         Ok((new, used))
+    }
+
+    /// Gives a block to the devices, in the form that it came in, or compressed where that is tried.
+    async fn store(
+        &self,
+        data: IoBuf,
+        what: &BlockWrite<'_>,
+        old: &BlockPointer,
+        props: &mut WriteProps,
+    ) -> std::result::Result<BlockPointer, zio::ZioError> {
+        let form = self.take_stored_form(what, &data, old);
+        let tried = what.compressibility.filter(|_| form.is_none());
+        let tried = tried.filter(|tried| tried.decide(props));
+        let _permit = self
+            .limit
+            .acquire("a free place among the writes under way")
+            .await;
+        let blocks = self.blocks();
+        let write = blocks.write_later(self.txg, data, form, props, self.policy.second_level);
+        let bp = write.await?;
+        if let Some(tried) = tried {
+            tried.note(&bp);
+        }
+        Ok(bp)
     }
 
     fn write_error(&self, source: zio::ZioError) -> DmuError {
