@@ -243,8 +243,7 @@ async fn check_turned(
             continue;
         };
         check_superseded(&job.name, dataset, copy)?;
-        let is_source_used = dataset.fence.is_none() && dataset.mark.is_none();
-        if rollback && is_any_in_use && is_source_used && !copy.is_in_use() {
+        if rollback && is_any_in_use && dataset.is_in_use_as_source() && !copy.is_in_use() {
             let dataset = dataset.name.clone();
             return Err(super::Refusal::PartlyTurned { dataset }.into());
         }

@@ -130,10 +130,9 @@ pub(super) fn check_superseded(
     copy: &ReplicaDataset,
 ) -> Result<(), Refusal> {
     let (here, there) = (acts_as(source), acts_as(copy));
-    // One that is marked is being brought back to already.
-    let is_source_used = source.fence.is_none() && source.mark.is_none();
     let is_older = here.guid == there.guid && there.generation < here.generation;
-    let is_superseded = copy.fence.is_some() || is_source_used && copy.is_in_use() && is_older;
+    let are_both_in_use = source.is_in_use_as_source() && copy.is_in_use();
+    let is_superseded = copy.fence.is_some() || are_both_in_use && is_older;
     match is_superseded {
         false => Ok(()),
         true => Err(Refusal::Superseded {

@@ -140,6 +140,12 @@ impl ReplicaDataset {
         self.identity.is_some() && self.fence.is_none()
     }
 
+    /// Whether it is in use, and no copy: no job sends to it, nor brings back to it what was written to its copy.
+    #[must_use]
+    pub fn is_in_use_as_source(&self) -> bool {
+        self.mark.is_none() && self.fence.is_none()
+    }
+
     /// Puts its points into their order.
     pub fn sort(&mut self) {
         self.snapshots.sort_by_key(|point| point.create_txg);

@@ -20,6 +20,8 @@ const BOTH_MAX: Duration = Duration::from_secs(7 * 60);
 /// Seeds that failed: datasets in use were rolled back beside others that were brought back; two that were put in use without knowing of each
 /// other had the same generation, and neither was fenced.
 const KEPT: [u64; 4] = [138, 221, 275, 290];
+/// Lines of what happened that are shown of a seed that fails.
+const LOG_SHOWN: usize = 60;
 /// What the source had of `readonly` by itself.
 const READ_ONLY: &str = "tank/a/two";
 
@@ -110,8 +112,14 @@ impl Campaign {
     }
 
     fn fail(&self, what: impl std::fmt::Display) -> ! {
-        for line in &self.log[self.log.len().saturating_sub(30)..] {
+        for line in &self.log[self.log.len().saturating_sub(LOG_SHOWN)..] {
             eprintln!("{line}");
+        }
+        for (source, copy) in self.pairs() {
+            eprintln!("{}", brief(&source));
+            if let Some(copy) = copy {
+                eprintln!("    {}", brief(&copy));
+            }
         }
         panic!("seed {}, after {:?}: {what}", self.seed, self.passed)
     }
@@ -356,7 +364,7 @@ impl Campaign {
         let mut winners = Vec::new();
         for (source, copy) in self.pairs() {
             let copy = copy.filter(ReplicaDataset::is_in_use);
-            let is_source = is_used(&source)
+            let is_source = source.is_in_use_as_source()
                 && copy
                     .as_ref()
                     .is_none_or(|copy| acts_as(&source).generation >= acts_as(copy).generation);
@@ -379,7 +387,7 @@ impl Campaign {
             for name in names {
                 let dataset = &model.datasets[&name];
                 let is_used = match dataset.mark {
-                    None => is_used(dataset),
+                    None => dataset.is_in_use_as_source(),
                     Some(_) => dataset.is_in_use(),
                 };
                 let is_whole = !dataset.snapshots.is_empty();
@@ -435,8 +443,8 @@ impl Campaign {
             .is_some_and(|since| self.passed - since > BOTH_MAX);
         for (source, copy) in self.pairs() {
             let copy = copy.filter(ReplicaDataset::is_in_use);
-            if is_met && is_used(&source) && copy.is_some() {
-                self.fail(format!("both are in use: {source:?} {copy:?}"));
+            if is_met && source.is_in_use_as_source() && copy.is_some() {
+                self.fail(format!("{} is in use, and its copy", source.name));
             }
         }
     }
@@ -492,7 +500,7 @@ impl Campaign {
                 break;
             };
             if round > 10 {
-                self.fail(format!("{deed:?} changes nothing: {:?}", self.pairs()));
+                self.fail(format!("{deed:?} changes nothing"));
             }
             self.give(deed);
             self.pass(400);
@@ -504,12 +512,14 @@ impl Campaign {
             let copies: Vec<ReplicaDataset> = target.into_iter().flatten().collect();
             let is_turned = self.job.failed_over || copies.iter().any(ReplicaDataset::is_in_use);
             let is_fenced = copies.iter().any(|copy| copy.fence.is_some());
-            if is_fenced && source.iter().all(is_used) {
+            if is_fenced && source.iter().all(ReplicaDataset::is_in_use_as_source) {
                 self.give(Deed::Adopt);
-            } else if is_fenced && source.iter().any(is_used) {
+            } else if is_fenced && source.iter().any(ReplicaDataset::is_in_use_as_source) {
                 // Of some datasets the source is in use, of others the copy: all of the source is put in use.
                 self.give(Deed::TakeOverSource);
-            } else if copies.iter().any(ReplicaDataset::is_in_use) && source.iter().any(is_used) {
+            } else if copies.iter().any(ReplicaDataset::is_in_use)
+                && source.iter().any(ReplicaDataset::is_in_use_as_source)
+            {
                 // A takeover of the copy that was cut off.
                 self.give(Deed::TakeOverCopy);
             } else if is_turned || source.iter().any(|one| one.mark.is_some()) {
@@ -523,7 +533,7 @@ impl Campaign {
             }
             self.pass(400);
             if round > 10 {
-                self.fail(format!("it does not come to rest: {source:?} {copies:?}"));
+                self.fail("it does not come to rest");
             }
         }
         self.pass(4000);
@@ -534,7 +544,7 @@ impl Campaign {
     /// What is to be given again where a command was cut off, and neither of a pair is in use; the alert of the fence tells it.
     fn unfinished(&self) -> Option<Deed> {
         let is_none = |(source, copy): &(ReplicaDataset, Option<ReplicaDataset>)| {
-            !is_used(source) && !copy.as_ref().is_some_and(ReplicaDataset::is_in_use)
+            !source.is_in_use_as_source() && !copy.as_ref().is_some_and(ReplicaDataset::is_in_use)
         };
         let mut pairs = self.pairs().into_iter();
         let (source, _) = pairs.find(is_none)?;
@@ -549,8 +559,8 @@ impl Campaign {
     fn check_one(&self) {
         for (source, copy) in self.pairs() {
             let copy = copy.filter(ReplicaDataset::is_in_use);
-            if is_used(&source) == copy.is_some() {
-                self.fail(format!("not one of the two is in use: {source:?} {copy:?}"));
+            if source.is_in_use_as_source() == copy.is_some() {
+                self.fail(format!("not one of {} and its copy is in use", source.name));
             }
         }
     }
@@ -566,7 +576,7 @@ impl Campaign {
             let is_plain = copy.identity.is_none() && !source.readonly.is_kept;
             if !is_as_it_was || !is_clean || !is_plain || !there.is_read_only(&copy.name) {
                 drop((here, there));
-                self.fail(format!("{source:?} {copy:?}"));
+                self.fail(format!("{} and its copy are not as they were", source.name));
             }
         }
         let (source, target) = (self.source.model(), self.target.model());
@@ -587,9 +597,22 @@ impl Campaign {
     }
 }
 
-/// Whether a dataset that no job sent is in use.
-fn is_used(dataset: &ReplicaDataset) -> bool {
-    dataset.mark.is_none() && dataset.fence.is_none()
+/// What a seed that fails shows of a dataset.
+fn brief(dataset: &ReplicaDataset) -> String {
+    let ReplicaDataset {
+        name,
+        guid,
+        mark,
+        identity,
+        fence,
+        readonly,
+        written_bytes,
+        ..
+    } = dataset;
+    let newest = dataset.snapshots.last().map(|point| &point.name);
+    format!(
+        "{name} {guid}: {mark:?}, {identity:?}, {fence:?}, {readonly:?}, {newest:?} + {written_bytes}"
+    )
 }
 
 /// A run as the daemon makes it.
