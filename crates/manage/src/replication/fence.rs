@@ -261,30 +261,32 @@ pub(super) async fn give_up_own(
     }
 }
 
-/// Puts sources that are fenced in use again: each has a higher generation than the copy that is in use in place of it, which is fenced as soon
-/// as the two sides reach each other. Returns their names.
+/// Puts sources that are fenced in use again; they are targets of a `failback` no more. Where a copy may be in use in place of one, each has a
+/// higher generation than that, which is fenced as soon as the two sides reach each other.
 ///
 /// # Errors
 /// The side gives no answer: given again, it goes on.
 pub(super) async fn reclaim(
     side: &dyn Switchover,
-    datasets: Vec<ReplicaDataset>,
-) -> Result<Vec<String>, ReplicationError> {
-    let mut reclaimed = Vec::new();
+    datasets: &[ReplicaDataset],
+    is_copy_in_use: bool,
+) -> Result<(), ReplicationError> {
     for dataset in datasets {
         // While it is fenced still: what is cut off here is given again.
-        restore_readonly(side, &dataset).await?;
+        restore_readonly(side, dataset).await?;
         if dataset.interrupted.is_some() {
             side.discard_interrupted(&dataset.name).await?;
         }
         if dataset.mark.is_some() {
             side.inherit(&dataset.name, MARK_PROPERTY, false).await?;
         }
-        put_in_use_again(side, &dataset).await?;
-        forget_readonly(side, &dataset).await?;
-        reclaimed.push(dataset.name);
+        match is_copy_in_use {
+            true => put_in_use_again(side, dataset).await?,
+            false => side.inherit(&dataset.name, FENCED_PROPERTY, false).await?,
+        }
+        forget_readonly(side, dataset).await?;
     }
-    Ok(reclaimed)
+    Ok(())
 }
 
 /// Returns the sources at a side that are fenced: a dataset and those below it.
@@ -296,11 +298,12 @@ pub(super) async fn fenced_sources(
     root: &str,
 ) -> Result<Vec<ReplicaDataset>, ReplicationError> {
     let mut listed = side.list(root).await?.unwrap_or_default();
-    // One that what was written to its copy is being brought back to was adopted for that; a copy that an adoption leaves fenced for a moment
-    // was sent.
-    let is_source = |one: &ReplicaDataset| {
-        let mark = one.mark.as_ref();
-        mark.is_none_or(|mark| mark.adopted_txg != 0 && one.identity.is_none())
+    // A source is marked while what was written to its copy is brought back: it was adopted for that, and acts as itself. A copy acts as its
+    // source; an adoption takes that away a moment before the fence.
+    let is_source = |one: &ReplicaDataset| match (&one.mark, one.identity) {
+        (None, _) => true,
+        (Some(_), Some(identity)) => identity.guid == one.guid,
+        (Some(mark), None) => mark.adopted_txg != 0,
     };
     listed.retain(|dataset| dataset.fence.is_some() && is_source(dataset));
     Ok(listed)

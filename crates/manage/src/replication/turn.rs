@@ -212,7 +212,7 @@ pub async fn takeover_of(
     })
 }
 
-/// Puts sources that are fenced, a dataset and those below it, in use again. Of the jobs of this appliance, those that send from them do not
+/// Puts sources that are fenced ([`Takeover::Sources`]) in use again. Of the jobs of this appliance, those that send from them do not
 /// count as turned round any more. Where no copy is in use the fences are just lifted; where one is, or that cannot be found out, the sources get
 /// a higher generation.
 ///
@@ -220,8 +220,7 @@ pub async fn takeover_of(
 /// The side gives no answer, or a run of a job does not end: given again, it goes on.
 pub async fn reclaim_sources(
     side: &dyn Switchover,
-    root: &str,
-    sources: Vec<ReplicaDataset>,
+    sources: &[ReplicaDataset],
     jobs: &[(&Job, &dyn JobHost)],
 ) -> Result<(), ReplicationError> {
     let is_by = |job: &Job| {
@@ -235,11 +234,7 @@ pub async fn reclaim_sources(
         is_in_use = Some(is_in_use.unwrap_or(false) || asked.await.unwrap_or(true));
         host.write_down(false)?;
     }
-    if is_in_use.unwrap_or(true) {
-        return reclaim(side, sources).await.map(drop);
-    }
-    let names: Vec<String> = sources.into_iter().map(|one| one.name).collect();
-    lift_fences(side, root, &names).await
+    reclaim(side, sources, is_in_use.unwrap_or(true)).await
 }
 
 /// Has the source go on after a failover that did not come about.

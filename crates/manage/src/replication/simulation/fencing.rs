@@ -18,8 +18,8 @@ const WATCH: Duration = Duration::from_secs(60);
 /// How long both may be in use while the two sides reach each other: until the next run of the job, or look at one that fails.
 const BOTH_MAX: Duration = Duration::from_secs(7 * 60);
 /// Seeds that failed: datasets in use were rolled back beside others that were brought back; two that were put in use without knowing of each
-/// other had the same generation, and neither was fenced.
-const KEPT: [u64; 4] = [138, 221, 275, 290];
+/// other had the same generation, and neither was fenced; a source that was put in use again after a way back that was cut off kept its mark.
+const KEPT: [u64; 6] = [90, 138, 172, 221, 275, 290];
 /// Lines of what happened that are shown of a seed that fails.
 const LOG_SHOWN: usize = 60;
 /// What the source had of `readonly` by itself.
@@ -124,8 +124,12 @@ impl Campaign {
         panic!("seed {}, after {:?}: {what}", self.seed, self.passed)
     }
 
+    /// Keeps what happened, once as long as it stays the same.
     fn note(&mut self, what: String) {
-        self.log.push(format!("{:?}: {what}", self.passed));
+        let is_known = self.log.last().is_some_and(|last| last.ends_with(&what));
+        if !is_known {
+            self.log.push(format!("{:?}: {what}", self.passed));
+        }
     }
 
     /// The side that the job lies at.
@@ -713,7 +717,7 @@ async fn take_over_at(
                 .iter()
                 .map(|host| (&host.job, *host as &dyn JobHost))
                 .collect();
-            reclaim_sources(side, root, sources, &jobs).await
+            reclaim_sources(side, &sources, &jobs).await
         }
         Takeover::TargetOf(_) => fail_over_here(host.expect("it has the job")).await,
         Takeover::Copy(job) => take_over(side, root, &job).await.map(drop),

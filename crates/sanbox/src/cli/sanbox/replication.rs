@@ -567,7 +567,7 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
         .map_err(failed)?
     {
         Takeover::Sources(sources) => {
-            return reclaim(session, args, (&side, &pool, dataset), sources, &jobs).await;
+            return reclaim(session, args, (&side, &pool), sources, &jobs).await;
         }
         Takeover::TargetOf(name) => return failover(session, args, &name).await,
         Takeover::Copy(name) => name,
@@ -593,7 +593,7 @@ async fn takeover(session: &Session, args: &Arguments, dataset: &str) -> Outcome
 async fn reclaim(
     session: &Session,
     args: &Arguments,
-    (side, pool, root): (&LocalEndpoint, &PoolHandle, &str),
+    (side, pool): (&LocalEndpoint, &PoolHandle),
     sources: Vec<ReplicaDataset>,
     jobs: &[Job],
 ) -> Outcome {
@@ -616,7 +616,7 @@ async fn reclaim(
         .iter()
         .map(|host| (host.job, host as &dyn JobHost))
         .collect();
-    let done = replication::reclaim_sources(side, root, sources, &hosts).await;
+    let done = replication::reclaim_sources(side, &sources, &hosts).await;
     done.map_err(|error| session.fail(format!("cannot put the source in use again: {error}")))?;
     for (dataset, is_kept) in names {
         session.out.line(match is_kept {
