@@ -280,7 +280,16 @@ impl Campaign {
         }
     }
 
-    fn give(&mut self, deed: Deed) {
+    /// Gives a command, and what its refusal names in place of it.
+    fn give_as_told(&mut self, deed: Deed) {
+        let done = self.give(deed);
+        if let Some(Err(ReplicationError::Refused(Refusal::Superseded { .. }))) = done {
+            self.give(Deed::Adopt);
+        }
+    }
+
+    /// Gives a command; `None` when the process ended in the middle.
+    fn give(&mut self, deed: Deed) -> Option<Result<(), ReplicationError>> {
         let winners = self.winners();
         let given_up = self.given_up();
         // Where the far side is, the link does not matter, and no job is known.
@@ -318,6 +327,7 @@ impl Campaign {
                 ));
             }
         }
+        done
     }
 
     /// Has a command given at the side that the job does not lie at.
@@ -468,9 +478,9 @@ impl Campaign {
     }
 
     fn trouble(&mut self) {
-        match self.random.below(16) {
-            0..3 => self.link(false),
-            3 => self.restart(),
+        let deed = match self.random.below(16) {
+            0..3 => return self.link(false),
+            3 => return self.restart(),
             4 | 5 => {
                 let due = Break {
                     requests_left: self.random.below(40),
@@ -478,15 +488,17 @@ impl Campaign {
                     is_killed: self.random.below(2) == 0,
                 };
                 *self.trouble.lock().expect("one thread") = Some(due);
+                return;
             }
-            6 => self.give(Deed::FailOver),
-            7 => self.give(Deed::FailBack { rollback: false }),
-            8 => self.give(Deed::FailBack { rollback: true }),
-            9 => self.give(Deed::TakeOverCopy),
-            10 => self.give(Deed::TakeOverSource),
-            11 => self.give(Deed::Adopt),
-            _ => self.mend(),
-        }
+            6 => Deed::FailOver,
+            7 => Deed::FailBack { rollback: false },
+            8 => Deed::FailBack { rollback: true },
+            9 => Deed::TakeOverCopy,
+            10 => Deed::TakeOverSource,
+            11 => Deed::Adopt,
+            _ => return self.mend(),
+        };
+        self.give(deed);
     }
 
     fn mend(&mut self) {
@@ -506,7 +518,7 @@ impl Campaign {
             if round > 10 {
                 self.fail(format!("{deed:?} changes nothing"));
             }
-            self.give(deed);
+            self.give_as_told(deed);
             self.pass(400);
         }
         self.check_one();
@@ -517,21 +529,21 @@ impl Campaign {
             let is_turned = self.job.failed_over || copies.iter().any(ReplicaDataset::is_in_use);
             let is_fenced = copies.iter().any(|copy| copy.fence.is_some());
             if is_fenced && source.iter().all(ReplicaDataset::is_in_use_as_source) {
-                self.give(Deed::Adopt);
+                self.give_as_told(Deed::Adopt);
             } else if is_fenced && source.iter().any(ReplicaDataset::is_in_use_as_source) {
                 // Of some datasets the source is in use, of others the copy: all of the source is put in use.
-                self.give(Deed::TakeOverSource);
+                self.give_as_told(Deed::TakeOverSource);
             } else if copies.iter().any(ReplicaDataset::is_in_use)
                 && source.iter().any(ReplicaDataset::is_in_use_as_source)
             {
                 // A takeover of the copy that was cut off.
-                self.give(Deed::TakeOverCopy);
+                self.give_as_told(Deed::TakeOverCopy);
             } else if is_turned || source.iter().any(|one| one.mark.is_some()) {
-                self.give(Deed::FailBack { rollback: true });
+                self.give_as_told(Deed::FailBack { rollback: true });
             } else if source.iter().any(|one| one.fence.is_some()) {
-                self.give(Deed::TakeOverSource);
+                self.give_as_told(Deed::TakeOverSource);
             } else if copies.iter().any(|copy| copy.fence.is_some()) || self.is_failing {
-                self.give(Deed::Adopt);
+                self.give_as_told(Deed::Adopt);
             } else {
                 break;
             }
