@@ -120,14 +120,16 @@ pub enum Refusal {
         /// The job.
         job: String,
     },
-    /// Of the datasets of a job some are in use at the target, and of others the source.
+    /// Of the datasets of a job some are turned round, and of others the source is in use.
     #[error(
-        "'{dataset}' is in use, and not its copy, while others of the job are in use at the target: a takeover that was cut off is given again \
-         first, or what was written to '{dataset}' would be given up"
+        "'{dataset}' is in use, and not its copy: what was written to it would be given up. A takeover of the copy that was cut off is given again \
+         first; or 'sanbox replication takeover {root}' where the source is puts all of it in use"
     )]
     PartlyTurned {
         /// Source.
         dataset: String,
+        /// The one that it lies in, from which the job sends.
+        root: String,
     },
     /// The source was renamed, and the target has its copy under the old name.
     #[error(

@@ -226,8 +226,8 @@ async fn make_wait(
     Ok(())
 }
 
-/// Refuses when the source was put in use again in place of its copy; with `rollback` also when a dataset is in use at the source whose copy is
-/// not, though others are: it would be rolled back.
+/// Refuses when the source was put in use again in place of its copy; with `rollback` also when a dataset is in use at the source and its copy
+/// is not, since it would be rolled back: a takeover, or the end of an earlier `failback`, was cut off.
 async fn check_turned(
     job: &Job,
     source: &dyn Switchover,
@@ -236,16 +236,15 @@ async fn check_turned(
 ) -> Result<(), ReplicationError> {
     let copies = target.list(job.target_root()).await?.unwrap_or_default();
     let sources = source.list(job.source_root()).await?.unwrap_or_default();
-    let is_any_in_use = copies.iter().any(ReplicaDataset::is_in_use);
     for dataset in sources.iter().filter(|one| job.includes(&one.name)) {
         let name = job.target_of(&dataset.name);
         let Some(copy) = copies.iter().find(|copy| copy.name == name) else {
             continue;
         };
         check_superseded(&job.name, dataset, copy)?;
-        if rollback && is_any_in_use && dataset.is_in_use_as_source() && !copy.is_in_use() {
-            let dataset = dataset.name.clone();
-            return Err(super::Refusal::PartlyTurned { dataset }.into());
+        if rollback && dataset.is_in_use_as_source() && !copy.is_in_use() {
+            let (dataset, root) = (dataset.name.clone(), job.source_root().to_owned());
+            return Err(super::Refusal::PartlyTurned { dataset, root }.into());
         }
     }
     Ok(())
@@ -341,6 +340,24 @@ pub(super) async fn is_taken_over(
     let listed = target.list(job.target_root()).await?.unwrap_or_default();
     let is_in_use = |dataset: &ReplicaDataset| plan::check_in_use(job, dataset).is_err();
     Ok(listed.iter().any(is_in_use))
+}
+
+/// Whether anything of turning a job round is in force: a copy stands in for its source, or a source is not in use.
+///
+/// # Errors
+/// A side gives no answer.
+pub(super) async fn is_in_force(
+    job: &Job,
+    source: &dyn Switchover,
+    target: &dyn Switchover,
+) -> Result<bool, ReplicationError> {
+    let copies = target.list(job.target_root()).await?.unwrap_or_default();
+    if copies.iter().any(|copy| copy.identity.is_some()) {
+        return Ok(true);
+    }
+    let sources = source.list(job.source_root()).await?.unwrap_or_default();
+    let mut sources = sources.iter().filter(|one| job.includes(&one.name));
+    Ok(sources.any(|one| !one.is_in_use_as_source()))
 }
 
 /// What marks a clone of a test: no source has this guid.

@@ -66,6 +66,8 @@ pub(super) struct Model {
     states: Arc<Mutex<BTreeMap<u64, BTreeSet<u64>>>>,
     /// What was given up by rolling back.
     given_up: BTreeSet<u64>,
+    /// What was written to a dataset that a stream came to, and is not in that.
+    replaced: BTreeSet<u64>,
 }
 
 /// The property `readonly` of a dataset.
@@ -115,6 +117,7 @@ impl Side {
             written: BTreeMap::new(),
             states: Arc::default(),
             given_up: BTreeSet::new(),
+            replaced: BTreeSet::new(),
         })))
     }
 
@@ -294,7 +297,9 @@ impl Model {
         let states = self.states.lock().expect("one thread");
         let state = states.get(&to.guid).cloned().unwrap_or_default();
         drop(states);
-        self.written.insert(spec.dataset.clone(), state);
+        let before = self.written.insert(spec.dataset.clone(), state.clone());
+        let before = before.unwrap_or_default();
+        self.replaced.extend(before.difference(&state));
         self.mark(spec);
         Ok(())
     }

@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 
 use super::{
     Job, Location, Reached, Refusal, ReplicaDataset, ReplicationError, Report, Switchover, adopt,
-    adopt_fenced, fail_back, fail_over, fence_source, fenced_sources, is_taken_over, job_of_copy,
-    lift_fences, reclaim,
+    adopt_fenced, fail_back, fail_over, fence_source, fenced_sources, is_in_force, is_taken_over,
+    job_of_copy, lift_fences, reclaim,
 };
 
 /// Who has a job that is turned round.
@@ -127,12 +127,16 @@ pub fn met_in_use(result: &Result<Report, ReplicationError>) -> bool {
     }
 }
 
-/// Whether a job is turned round: by a failover of its own, or since its target was put in use where it is.
+/// Whether a job is turned round: by a failover of its own of which anything is in force, or since its target was put in use where it is.
 ///
 /// # Errors
-/// The target gives no answer.
+/// A side gives no answer.
 pub async fn is_turned(job: &Job, host: &dyn JobHost) -> Result<bool, ReplicationError> {
-    Ok(job.failed_over || is_taken_over(job, &*host.target().await?).await?)
+    let target = host.target().await?;
+    match job.failed_over {
+        true => is_in_force(job, &*host.source().await?, &*target).await,
+        false => is_taken_over(job, &*target).await,
+    }
 }
 
 /// Brings what was written at the target of a job back to its source, and puts that in use again. With `rollback`, what the source has after the
@@ -146,6 +150,9 @@ pub async fn fail_back_job(
     rollback: bool,
 ) -> Result<Option<Report>, ReplicationError> {
     if !is_turned(job, host).await? {
+        if job.failed_over {
+            host.write_down(false)?;
+        }
         return Ok(None);
     }
     if !job.failed_over {

@@ -282,10 +282,14 @@ impl Campaign {
 
     /// Gives a command, and what its refusal names in place of it.
     fn give_as_told(&mut self, deed: Deed) {
-        let done = self.give(deed);
-        if let Some(Err(ReplicationError::Refused(Refusal::Superseded { .. }))) = done {
-            self.give(Deed::Adopt);
-        }
+        let Some(Err(ReplicationError::Refused(refusal))) = self.give(deed) else {
+            return;
+        };
+        match refusal {
+            Refusal::Superseded { .. } => self.give(Deed::Adopt),
+            Refusal::PartlyTurned { .. } => self.give(Deed::TakeOverSource),
+            _ => None,
+        };
     }
 
     /// Gives a command; `None` when the process ended in the middle.
@@ -366,7 +370,7 @@ impl Campaign {
     /// Datasets of the source, each with its copy.
     fn pairs(&self) -> Vec<(ReplicaDataset, Option<ReplicaDataset>)> {
         let (source, target) = (self.source.model(), self.target.model());
-        let copy = |name: &str| target.datasets.get(&name.replace("tank", "back")).cloned();
+        let copy = |name: &str| target.datasets.get(&copy_of(name)).cloned();
         DATASETS
             .iter()
             .map(|name| (source.datasets[*name].clone(), copy(name)))
@@ -429,17 +433,18 @@ impl Campaign {
     }
 
     fn check(&mut self) {
-        let known: BTreeSet<u64> = {
-            let (source, target) = (self.source.model(), self.target.model());
-            let written = source.written.values().chain(target.written.values());
-            written.flatten().copied().collect()
+        let lost: Vec<u64> = {
+            let (mut source, mut target) = (self.source.model(), self.target.model());
+            let mut replaced = std::mem::take(&mut source.replaced);
+            replaced.append(&mut target.replaced);
+            replaced.retain(|write| {
+                let mut written = source.written.values().chain(target.written.values());
+                let is_given_up =
+                    source.given_up.contains(write) || target.given_up.contains(write);
+                !is_given_up && !written.any(|written| written.contains(write))
+            });
+            replaced.into_iter().collect()
         };
-        let given_up = self.given_up();
-        let lost: Vec<&u64> = self
-            .acknowledged
-            .iter()
-            .filter(|write| !known.contains(write) && !given_up.contains(write))
-            .collect();
         if !lost.is_empty() {
             self.fail(format!("acknowledged and lost: {lost:?}"));
         }
@@ -455,11 +460,14 @@ impl Campaign {
         let is_met = self
             .linked_since
             .is_some_and(|since| self.passed - since > BOTH_MAX);
-        for (source, copy) in self.pairs() {
-            let copy = copy.filter(ReplicaDataset::is_in_use);
-            if is_met && source.is_in_use_as_source() && copy.is_some() {
-                self.fail(format!("{} is in use, and its copy", source.name));
-            }
+        let both = DATASETS.iter().find(|name| {
+            let (source, target) = (self.source.model(), self.target.model());
+            let copy = target.datasets.get(&copy_of(name));
+            source.datasets[**name].is_in_use_as_source()
+                && copy.is_some_and(ReplicaDataset::is_in_use)
+        });
+        if let (true, Some(both)) = (is_met, both) {
+            self.fail(format!("{both} is in use, and its copy"));
         }
     }
 
@@ -589,7 +597,9 @@ impl Campaign {
             let (here, there) = (self.source.model(), self.target.model());
             let is_as_it_was = here.is_read_only(&source.name) == (source.name == READ_ONLY);
             let is_clean = source.mark.is_none() && source.fence.is_none() && copy.fence.is_none();
-            let is_plain = copy.identity.is_none() && !source.readonly.is_kept;
+            // The note may stay that a dataset is read-only by itself, when it still is.
+            let is_plain =
+                copy.identity.is_none() && (!source.readonly.is_kept || source.name == READ_ONLY);
             if !is_as_it_was || !is_clean || !is_plain || !there.is_read_only(&copy.name) {
                 drop((here, there));
                 self.fail(format!("{} and its copy are not as they were", source.name));
@@ -611,6 +621,10 @@ impl Campaign {
             self.fail(format!("lost in the end: {lost:?}"));
         }
     }
+}
+
+fn copy_of(name: &str) -> String {
+    name.replace("tank", "back")
 }
 
 /// What a seed that fails shows of a dataset.
@@ -774,4 +788,60 @@ fn of_a_source_and_its_copy_one_is_in_use_whatever_happens() {
     assert_eq!(failed, [0; 0]);
     // One seed alone may miss some.
     assert!(seen.len() == 8 || seeds.end - seeds.start < 15, "{seen:?}");
+}
+
+/// A command that is cut off at one of its requests, by the end of its process or of the link, and another one given after clients went on;
+/// `None` when it came to its end.
+fn cut_off(seed: u64, before: &[Deed], deed: Deed, due: Break, after: Deed) -> Option<()> {
+    let mut campaign = Campaign::new(seed);
+    campaign.pass(400);
+    for deed in before {
+        campaign.give(*deed);
+        campaign.pass(400);
+    }
+    *campaign.trouble.lock().expect("one thread") = Some(due);
+    let done = campaign.give(deed);
+    if let Some(Ok(())) = done {
+        return None;
+    }
+    campaign.mend();
+    campaign.pass(400);
+    campaign.give(after);
+    campaign.settle();
+    Some(())
+}
+
+#[test]
+fn a_command_that_is_cut_off_anywhere_is_gone_on_with_or_turned_back() {
+    let back = Deed::FailBack { rollback: true };
+    let commands: [(&[Deed], Deed); 5] = [
+        (&[], Deed::FailOver),
+        (&[], Deed::TakeOverCopy),
+        (&[Deed::FailOver], back),
+        (&[Deed::FailOver], Deed::TakeOverSource),
+        (&[Deed::FailOver, Deed::TakeOverSource], Deed::Adopt),
+    ];
+    let mut requests = BTreeMap::new();
+    for (seed, is_after, is_killed) in [(1, true, true), (2, false, false)] {
+        for (before, deed) in commands {
+            let afters = [back, Deed::TakeOverSource, Deed::Adopt, Deed::FailOver];
+            let cut = (0..)
+                .zip(afters.iter().cycle())
+                .find(|(requests_left, after)| {
+                    let due = Break {
+                        requests_left: *requests_left,
+                        is_after,
+                        is_killed,
+                    };
+                    cut_off(seed, before, deed, due, **after).is_none()
+                });
+            let most: &mut u64 = requests.entry(format!("{deed:?}")).or_default();
+            *most = cut.expect("an end").0.max(*most);
+        }
+    }
+    // Each of them was cut off in its middle.
+    assert!(
+        requests.values().all(|requests| *requests > 5),
+        "{requests:?}"
+    );
 }
