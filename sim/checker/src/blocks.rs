@@ -10,6 +10,7 @@ use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, ObjectType, bytes, la
 use super::Options;
 use super::claims::Claims;
 use super::devices::{Disk, Top};
+use super::expansion::Reflow;
 use super::image::Image;
 use super::moved::{Half, Moved};
 use super::report::{Kind, Report};
@@ -53,6 +54,8 @@ pub(super) struct Checker<'a> {
     pub(super) tops: BTreeMap<u32, Top>,
     /// Tables of vdevs that were removed or are being emptied.
     pub(super) moved: BTreeMap<u32, Moved>,
+    /// How far an expansion of a raidz is.
+    pub(super) reflow: Reflow,
     pub(super) pool_guid: u64,
     pub(super) salt: [u8; 32],
     /// The synced txg.
@@ -71,6 +74,7 @@ impl<'a> Checker<'a> {
             disks: images.iter().map(|i| Disk::read(*i)).collect(),
             tops: BTreeMap::new(),
             moved: BTreeMap::new(),
+            reflow: Reflow::default(),
             pool_guid: 0,
             salt: [0; 32],
             txg: 0,
@@ -178,7 +182,7 @@ impl<'a> Checker<'a> {
                 continue;
             }
             let psize = bytes::index(bp.psize());
-            if let Some(stripe) = self.stripe(dva, psize) {
+            if let Some(stripe) = self.stripe(dva, psize, bp.physical_birth().0) {
                 let (found, bad) = stripe.solve(&|data| self.checksum_matches(bp, data));
                 self.report.copies += stripe.count();
                 let what = format!("{at}: offset {:#x}: {bp}", dva.offset);
@@ -255,7 +259,7 @@ impl<'a> Checker<'a> {
         let first = bp.dvas()[0];
         let verifier = label::gang_verifier(first.vdev, first.offset, bp.physical_birth().0);
         let mut header = None;
-        if let Some(stripe) = self.stripe(dva, 512) {
+        if let Some(stripe) = self.stripe(dva, 512, bp.physical_birth().0) {
             // The checksum covers the header's 512 bytes only.
             let (found, bad) =
                 stripe.solve(&|data| label::verify(data, verifier, checksum::sha256));
@@ -295,7 +299,7 @@ impl<'a> Checker<'a> {
         Some(whole)
     }
 
-    fn checksum_matches(&self, bp: &BlockPointer, data: &[u8]) -> bool {
+    pub(super) fn checksum_matches(&self, bp: &BlockPointer, data: &[u8]) -> bool {
         use checksum::Algorithm as A;
         let algorithm = match bp.checksum_kind() {
             ChecksumKind::OFF | ChecksumKind::NOPARITY => return true,

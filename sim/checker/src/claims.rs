@@ -55,7 +55,8 @@ impl Claims {
         let block = (first.vdev, first.offset);
         for dva in bp.copies() {
             let asize = if dva.gang {
-                tops.get(&dva.vdev).map_or(512, |t| t.asize_of(512))
+                tops.get(&dva.vdev)
+                    .map_or(512, |t| t.asize_of(512, bp.physical_birth().0))
             } else {
                 dva.asize
             };

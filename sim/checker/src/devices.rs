@@ -6,6 +6,7 @@ use codec::checksum::sha256;
 use ondisk::{NvList, Uberblock, label};
 
 use super::blocks::Checker;
+use super::expansion::{Expansion, Reflow};
 use super::image::Image;
 use super::report::{Kind, Severity};
 use super::spread::Spread;
@@ -51,11 +52,11 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Allocated bytes of a block of `psize` bytes.
-    pub(super) fn asize_of(&self, psize: u64) -> u64 {
+    /// Allocated bytes of a block of `psize` bytes that was written in a txg.
+    pub(super) fn asize_of(&self, psize: u64, birth: u64) -> u64 {
         let sectors = psize.div_ceil(1 << self.ashift);
         let shape = self.raidz.as_ref();
-        shape.map_or(sectors, |shape| shape.allocated(sectors)) << self.ashift
+        shape.map_or(sectors, |shape| shape.allocated(sectors, birth)) << self.ashift
     }
 
     /// First byte and bytes of a metaslab.
@@ -70,9 +71,9 @@ impl Top {
         (first, (start + size - first) / unit * unit)
     }
 
-    /// What 512 allocated bytes count in the accounting of datasets.
+    /// What 512 allocated bytes count in the accounting of datasets: as before any expansion.
     pub(super) fn deflate(&self) -> u64 {
-        (1 << 17) / (self.asize_of(1 << 17) / 512)
+        (1 << 17) / (self.asize_of(1 << 17, 0) / 512)
     }
 }
 
@@ -221,6 +222,7 @@ impl Checker<'_> {
                 format!("no label is as old as the uberblock of txg {}", ub.txg),
             );
         }
+        self.reflow = Reflow::of(&ub);
         for (_, tree) in trees.values() {
             self.add_top(tree);
         }
@@ -341,8 +343,7 @@ impl Checker<'_> {
                 | "spare"
                 | "hole"
                 | "indirect"
-        ) || tree.has("raidz_expand_txgs")
-        {
+        ) {
             self.report.error(
                 Kind::NotChecked,
                 format!("top-level vdev {id} is of type {kind}"),
@@ -355,10 +356,11 @@ impl Checker<'_> {
             children: tree.lists("children").map_or(0, |c| c.len() as u64),
             parity: tree.u64("nparity").unwrap_or(1),
             spread: Spread::read(tree),
+            expansion: Expansion::read(tree, &self.reflow),
         });
         let impossible = |shape: &Shape| {
             !(1..=3).contains(&shape.parity)
-                || shape.children <= shape.parity
+                || shape.width(0) <= shape.parity
                 || (kind == "draid") != shape.spread.is_some()
         };
         if raidz.as_ref().is_some_and(impossible) {

@@ -450,7 +450,7 @@ impl Checker<'_> {
             let sums = [codec::checksum::fletcher4, codec::checksum::fletcher2];
             let is_log =
                 |data: &[u8]| ondisk::zil::LogBlock::open(data, &bp, sums[0], sums[1]).is_some();
-            let found = match self.stripe(dva, len) {
+            let found = match self.stripe(dva, len, bp.physical_birth().0) {
                 Some(stripe) => stripe.solve(&is_log).0,
                 None => self.halves(dva, len).solve(&is_log).0,
             };

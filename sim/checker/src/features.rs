@@ -83,6 +83,9 @@ impl Checker<'_> {
         expect("com.delphix:bookmarks", usage.bookmarks);
         expect("com.delphix:redaction_bookmarks", usage.redaction_lists);
         expect("com.delphix:device_removal", usage.removals);
+        let shapes = self.tops.values().filter_map(|top| top.raidz.as_ref());
+        let expansions = shapes.map(|shape| shape.expansion.count()).sum();
+        expect("org.openzfs:raidz_expansion", expansions);
         expect("com.delphix:obsolete_counts", usage.obsolete_counts);
         expect(
             "com.delphix:log_spacemap",

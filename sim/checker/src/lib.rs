@@ -1,13 +1,12 @@
 //! The pool checker: reads whole disk images and judges everything on them, without the engine.
 //!
 //! It shares only `ondisk` and `codec` with the engine, so a mistake in how the engine allocates, accounts or links
-//! cannot hide itself here. It knows single disks, mirrors, raidz and draid (also several top-level vdevs), and vdevs that were
-//! removed or are being emptied, follows every block pointer through every copy, every mirror half and every column of parity, and
-//! compares what it reached with the space maps, with the accounting of datasets, with feature counts, and the directories of file
-//! systems with their files.
+//! cannot hide itself here. It knows single disks, mirrors, raidz (also one that is being expanded, or was) and draid (also several
+//! top-level vdevs), and vdevs that were removed or are being emptied, follows every block pointer through every copy, every mirror half
+//! and every column of parity, and compares what it reached with the space maps, with the accounting of datasets, with feature counts,
+//! and the directories of file systems with their files.
 //!
-//! What it does not judge: expanded raidz (refused), the contents of encrypted blocks (only their
-//! checksums), deduplication tables.
+//! What it does not judge: the contents of encrypted blocks (only their checksums), deduplication tables.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +14,7 @@ mod blocks;
 mod claims;
 mod devices;
 mod dsl;
+mod expansion;
 mod features;
 mod files;
 mod image;

@@ -385,7 +385,7 @@ impl Checker<'_> {
                     let want = if dva.gang {
                         dva.asize
                     } else {
-                        top.asize_of(bp.psize())
+                        top.asize_of(bp.psize(), bp.physical_birth().0)
                     };
                     let end = dva
                         .offset

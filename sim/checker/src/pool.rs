@@ -77,6 +77,7 @@ impl Checker<'_> {
         if self.tops.is_empty() {
             return;
         }
+        self.settle_listed_children(&ub.rootbp);
         let Some(mos) = self.walk_mos(&ub.rootbp) else {
             return;
         };
@@ -96,6 +97,7 @@ impl Checker<'_> {
         let config = self.read_config(&mos, &directory, &mut usage);
         if let Some(config) = &config {
             self.adopt_config(config, &ub);
+            self.settle_listed_children(&ub.rootbp);
             *found = Some(config.clone());
         }
         self.read_missed(&mos, &mut usage);

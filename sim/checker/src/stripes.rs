@@ -1,14 +1,15 @@
 //! Blocks on raidz and draid: sector by sector, parity included.
 //!
 //! Shares nothing with the engine's layout code. On raidz a block is a run of sectors that go round the children, every
-//! `width` of them (parity first) with common parity. On draid ([`super::spread`]) it is whole rows of a group, filled up
-//! with zeros. What is missing is computed with `codec`, and then the checksum of the block decides; parity is computed
-//! again by Horner's rule, a byte at a time.
+//! `width` of them (parity first) with common parity; where it was expanded ([`super::expansion`]), each row by itself. On draid
+//! ([`super::spread`]) it is whole rows of a group, filled up with zeros. What is missing is computed with `codec`, and then the checksum
+//! of the block decides; parity is computed again by Horner's rule, a byte at a time.
 
 use ondisk::{Dva, label};
 
 use super::blocks::Checker;
 use super::devices::Top;
+use super::expansion::Expansion;
 use super::spread::Spread;
 
 /// Shape of a raidz or draid vdev.
@@ -18,6 +19,8 @@ pub(super) struct Shape {
     pub(super) parity: u64,
     /// Of a draid.
     pub(super) spread: Option<Spread>,
+    /// Of a raidz.
+    pub(super) expansion: Expansion,
 }
 
 /// What the leaves hold of one block.
@@ -25,8 +28,10 @@ pub(super) struct Stripe {
     parity: usize,
     sector: usize,
     len: usize,
-    /// One, but for a block that lies in two groups of a draid.
+    /// One, but for a block that lies in two groups of a draid, or in rows of their own.
     parts: Vec<Part>,
+    /// Which sector of the block each sector of the parts is, where that is not the same.
+    order: Vec<usize>,
 }
 
 /// Columns with common parity (parity first), as far as they can be read; all leaves of the child.
@@ -44,25 +49,50 @@ struct Column {
 }
 
 impl Shape {
-    /// Allocated sectors of a block of `sectors` sectors.
-    pub(super) fn allocated(&self, sectors: u64) -> u64 {
+    /// Children that a block written in a txg is spread over.
+    pub(super) fn width(&self, birth: u64) -> u64 {
+        self.expansion.width(self.children, birth)
+    }
+
+    /// Allocated sectors of a block of `sectors` sectors that was written in a txg.
+    pub(super) fn allocated(&self, sectors: u64, birth: u64) -> u64 {
         if let Some(spread) = &self.spread {
             return sectors.div_ceil(spread.data) * spread.width;
         }
-        let rows = sectors.div_ceil(self.children - self.parity);
+        let rows = sectors.div_ceil(self.width(birth) - self.parity);
         (sectors + rows * self.parity).next_multiple_of(self.parity + 1)
     }
 }
 
+/// Which sector of a block each of its `data` sectors is, row by row: they are numbered by columns, of which the first ones are longer.
+fn order_of_rows(data: u64, width: u64) -> Vec<usize> {
+    let (rows, long) = (data.div_ceil(width), data % width);
+    let number = |at: u64| {
+        let (row, column) = (at / width, at % width);
+        let number = match long {
+            0 => column * rows + row,
+            long => column.min(long) * rows + column.saturating_sub(long) * (rows - 1) + row,
+        };
+        ondisk::bytes::index(number)
+    };
+    (0..data).map(number).collect()
+}
+
 impl Checker<'_> {
-    /// Reads all columns of the block of `len` bytes at a place with parity; `None` if the place has none.
-    pub(super) fn stripe(&self, dva: Dva, len: usize) -> Option<Stripe> {
+    /// Reads all columns of the block of `len` bytes that was written in a txg at a place with parity; `None` if the place has none.
+    pub(super) fn stripe(&self, dva: Dva, len: usize, birth: u64) -> Option<Stripe> {
         let top = self.tops.get(&dva.vdev)?;
         let shape = top.raidz.as_ref()?;
         let sector = 1_usize << top.ashift;
         let data = len.div_ceil(sector) as u64;
         let first = dva.offset >> top.ashift;
+        let mut order = Vec::new();
         let parts = match &shape.spread {
+            None if !shape.expansion.is_none() => {
+                let width = shape.width(birth);
+                order = order_of_rows(data, width - shape.parity);
+                self.rows_of_raidz(top, shape, dva.offset, data, width)
+            }
             None => vec![self.part_of_raidz(top, shape, dva.offset, data)],
             Some(spread) => {
                 let (mut parts, mut done) = (Vec::new(), 0);
@@ -81,6 +111,7 @@ impl Checker<'_> {
             sector,
             len,
             parts,
+            order,
         })
     }
 
@@ -99,9 +130,45 @@ impl Checker<'_> {
             let sectors = (all - column).div_ceil(width);
             let child = (first + swapped) % shape.children;
             let row = (first + swapped) / shape.children;
-            columns.push(self.column(top, child, row, sectors, 0));
+            columns.push(self.column(top, child, label::DATA_START, row, sectors, 0));
         }
         Part { columns }
+    }
+
+    /// The rows of a block on an expanded raidz, each with parity of its own. The last one has columns of no sectors where it is shorter.
+    fn rows_of_raidz(
+        &self,
+        top: &Top,
+        shape: &Shape,
+        offset: u64,
+        data: u64,
+        width: u64,
+    ) -> Vec<Part> {
+        let rows = data.div_ceil(width - shape.parity);
+        let all = data + rows * shape.parity;
+        let swaps = shape.parity == 1 && offset >> 20 & 1 == 1;
+        let row = |row: u64| {
+            let first = (offset >> top.ashift) + row * width;
+            let count = width.min(all);
+            let place = shape
+                .expansion
+                .place(shape.children, (first + count) << top.ashift);
+            let here = width.min(all - row * width);
+            let columns = (0..count).map(|column| {
+                let swapped = if swaps && column < 2 {
+                    1 - column
+                } else {
+                    column
+                };
+                let at = first + swapped;
+                let (child, row) = (at % place.children, at / place.children);
+                self.column(top, child, place.base, row, u64::from(column < here), 0)
+            });
+            Part {
+                columns: columns.collect(),
+            }
+        };
+        (0..rows).map(row).collect()
     }
 
     fn part_of_draid(&self, top: &Top, parity: u64, spread: &Spread, at: u64, data: u64) -> Part {
@@ -112,22 +179,30 @@ impl Checker<'_> {
             let sectors = mine.map_or(rows, |index| {
                 data / spread.data + u64::from(index < data % spread.data)
             });
-            self.column(top, child, row, sectors, rows - sectors)
+            self.column(top, child, label::DATA_START, row, sectors, rows - sectors)
         });
         Part {
             columns: columns.collect(),
         }
     }
 
-    /// Reads sectors of one child from `row` on.
-    fn column(&self, top: &Top, child: u64, row: u64, sectors: u64, filling: u64) -> Column {
+    /// Reads sectors of one child from `row` on, which are numbered from `base`.
+    fn column(
+        &self,
+        top: &Top,
+        child: u64,
+        base: u64,
+        row: u64,
+        sectors: u64,
+        filling: u64,
+    ) -> Column {
         let mut held = Vec::new();
         for leaf in top.leaves.iter().filter(|leaf| leaf.child == child) {
             let Some(disk) = leaf.disk.and_then(|i| self.disks.get(i)) else {
                 continue;
             };
             let mut bytes = vec![0; ondisk::bytes::index(sectors + filling) << top.ashift];
-            let at = (row << top.ashift).saturating_add(label::DATA_START);
+            let at = (row << top.ashift).saturating_add(base);
             if disk.image.read_at(at, &mut bytes) {
                 held.push((leaf.guid, bytes));
             }
@@ -178,6 +253,7 @@ impl Stripe {
             for part in &self.parts {
                 part.add_to(&mut block, self.parity, self.sector, without)?;
             }
+            let block = self.ordered(block, |from, to| (from, to));
             return accept(block.get(..self.len)?).then_some(block);
         }
         children.iter().enumerate().find_map(|(index, child)| {
@@ -188,10 +264,26 @@ impl Stripe {
         })
     }
 
+    /// Puts the sectors of the parts into the order of the block, or the other way round, as `direction` says for a sector of the parts and
+    /// its number in the block.
+    fn ordered(&self, bytes: Vec<u8>, direction: fn(usize, usize) -> (usize, usize)) -> Vec<u8> {
+        if self.order.is_empty() {
+            return bytes;
+        }
+        let mut out = vec![0; bytes.len()];
+        for (part, block) in self.order.iter().enumerate() {
+            let (from, to) = direction(part, *block);
+            let sector = |number: usize| number * self.sector..(number + 1) * self.sector;
+            out[sector(to)].copy_from_slice(&bytes[sector(from)]);
+        }
+        out
+    }
+
     /// The leaves whose column is not that of the block.
     fn differing(&self, block: &[u8]) -> Vec<u64> {
         let mut bad = Vec::new();
-        let mut rest = block;
+        let block = self.ordered(block.to_vec(), |from, to| (to, from));
+        let mut rest = block.as_slice();
         for part in &self.parts {
             rest = part.compare(rest, self.parity, self.sector, &mut bad);
         }

@@ -60,10 +60,6 @@ fn is_excused(plan: &Plan, kind: Kind, one_is_away: bool) -> bool {
 /// # Errors
 /// The first findings.
 pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), String> {
-    // The checker does not know expanded raidz; zdb does.
-    if plan.with_expansions {
-        return Ok(());
-    }
     let one_is_away = world
         .disks()
         .iter()
