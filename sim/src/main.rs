@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use checker::{FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-               [--histories|--replicas|--encryption|--devices|--removals|--clones|--dedup]
+               [--histories|--replicas|--encryption|--devices|--removals|--expansions|--upgrades|--clones|--dedup]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
        sanbox-sim seed|fault S [--once] [--histories|--replicas|--devices|--removals|--clones|--dedup] [--trace FILE] [--dump DIR]
        sanbox-sim nfs4 [SEED [--trace]] [--seeds N] [--start S] [--jobs J] [--twice|--canary]
@@ -27,6 +27,8 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --clones     files are cloned, whole and in parts, and what they were cloned from is rewritten and removed; also with --devices or --removals
 --dedup      blocks are deduplicated, and clients write the same contents again and again; also with any of the others
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
+--expansions  a raidz gets one more device after the other
+--upgrades    pools learn, at work, to count what owners use by files and by projects
 nfs4      clients of NFSv4.1 with sessions, locks and delegations on a network that fails, and a server that goes down
 hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail

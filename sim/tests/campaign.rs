@@ -75,6 +75,15 @@ fn seeds_of_removals_pass_and_repeat() {
     );
 }
 
+/// Pools learn to count more of what owners use, and are cut off at it. The campaign itself is `sanbox-sim campaign --upgrades`.
+#[test]
+fn seeds_of_upgrades_pass_and_repeat() {
+    for seed in 0..4 {
+        let plan = Plan::upgrades(seed);
+        pass_and_repeat(seed, || run_judged(&plan));
+    }
+}
+
 /// Worlds in which flushes lie must be found out, or the judges are blind.
 #[test]
 fn the_canary_dies() {

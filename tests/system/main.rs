@@ -13,6 +13,7 @@ mod cloned_files;
 mod console;
 mod console_connections;
 mod console_keys;
+mod counted_later;
 mod crossing;
 mod daemon;
 mod dedup;

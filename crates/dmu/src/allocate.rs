@@ -190,7 +190,7 @@ impl Objset {
     }
 
     /// Bits of the slots taken in a block of dnodes: in txg `from` and newer ones, or in any version that is kept.
-    async fn slots_taken(&self, block: u64, from: Option<Txg>) -> Result<u32> {
+    pub(crate) async fn slots_taken(&self, block: u64, from: Option<Txg>) -> Result<u32> {
         let (mut taken, _) = self.block_bits(block, from).await?;
         if block == 0 {
             taken |= 1;

@@ -13,11 +13,13 @@ use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
 use crate::blocks::{DnodeCrypts, EarlyWrites, StoredForms};
+use crate::counted_objects::Counting;
 use crate::dnode::{Base, Core, DNODE_BLOCK, Dnode, NEWEST, OBJECT_MAX, SLOTS};
 use crate::error::{DmuError, Result};
 use crate::free_slots::Allocator;
 use crate::txg::Tx;
 use crate::types::{ObjsetOptions, Services, TableShape, WritePolicy};
+use crate::wait::Gate;
 
 /// Objects kept in memory per objset before idle ones leave.
 const DNODES_MAX: usize = 16 << 10;
@@ -62,6 +64,9 @@ pub(crate) struct ObjsetShared {
     pub(crate) meta: Rc<Dnode>,
     /// The three usage ZAPs, in the order user, group, project.
     pub(crate) usage: [Rc<Dnode>; 3],
+    /// Counts of what owners use that are being completed.
+    pub(crate) counting: RefCell<Option<Counting>>,
+    pub(crate) counting_gate: Gate,
     pub(crate) header: RefCell<Header>,
     pub(crate) root: Cell<BlockPointer>,
     pub(crate) table: RefCell<BTreeMap<ObjectId, Rc<Dnode>>>,
@@ -236,6 +241,8 @@ impl Objset {
                 special(GROUP_USED, &phys.group_used),
                 special(PROJECT_USED, &phys.project_used),
             ],
+            counting: RefCell::default(),
+            counting_gate: Gate::default(),
             header: RefCell::new(Header {
                 flags: phys.flags,
                 zil: phys.zil_header,

@@ -114,22 +114,20 @@ impl Objset {
             .pending
             .remove(&txg)
             .unwrap_or_default();
-        let usage = Rc::new(UsageDelta::default());
         let os_flags = header.flags.unwrap_or(self.0.header.borrow().flags);
+        let usage = Rc::new(UsageDelta::new(self, os_flags, txg, context.pass));
         let dirty = self.0.dirty.borrow_mut().remove(&txg).unwrap_or_default();
         let (special, ordinary): (Vec<_>, Vec<_>) =
             dirty.into_values().partition(|d| is_special(d.id));
 
-        let mut synced = self
-            .sync_objects(&context, ordinary, &usage, os_flags)
-            .await?;
+        let mut synced = self.sync_objects(&context, ordinary, &usage).await?;
         usage.store(self, txg).await?;
         let more = self.0.dirty.borrow_mut().remove(&txg).unwrap_or_default();
         let mut all_special: BTreeMap<ObjectId, Rc<Dnode>> =
             special.into_iter().map(|d| (d.id, d)).collect();
         all_special.extend(more);
-        let nobody = Rc::new(UsageDelta::default());
-        self.sync_objects(&context, all_special.into_values().collect(), &nobody, 0)
+        let nobody = Rc::new(UsageDelta::none(txg));
+        self.sync_objects(&context, all_special.into_values().collect(), &nobody)
             .await?;
 
         context.free_unused_early_writes();
@@ -172,7 +170,6 @@ impl Objset {
         context: &Rc<SyncContext>,
         dnodes: Vec<Rc<Dnode>>,
         usage: &Rc<UsageDelta>,
-        os_flags: u64,
     ) -> Result<Vec<Synced>> {
         let mut synced = Vec::with_capacity(dnodes.len());
         let mut under_way: VecDeque<JoinHandle<Result<()>>> = VecDeque::new();
@@ -196,7 +193,6 @@ impl Objset {
                 dnode,
                 frozen,
                 Rc::clone(usage),
-                os_flags,
             );
             under_way.push_back(context.services.handle.spawn("sync of an object", work));
             if under_way.len() >= WINDOW_OBJECTS
@@ -345,12 +341,11 @@ async fn sync_object(
     dnode: Rc<Dnode>,
     frozen: Frozen,
     usage: Rc<UsageDelta>,
-    os_flags: u64,
 ) -> Result<()> {
     let old = dnode.base();
     let mut new = Base::clone(&old);
-    let gone = frozen.reset || frozen.core.is_free();
-    if gone {
+    let made = frozen.reset || old.core.is_free();
+    if made || frozen.core.is_free() {
         if !old.core.is_free() {
             let tree = tree_of(
                 &context,
@@ -390,7 +385,7 @@ async fn sync_object(
             new.spill = BlockPointer::HOLE;
         }
     }
-    usage.note(os.0.options.owner_of, os_flags, &old, &mut new);
+    usage.note(&os, dnode.id, made, &old, &mut new);
     dnode.settle(context.txg, new);
     Ok(())
 }

@@ -6,10 +6,11 @@ use codec::crypt::Suite;
 use dmu::zap::{self, ZapSpec};
 use dmu::{AllocSpec, Objset, ObjsetOptions, Tx};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified_keys};
-use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg, pool_version};
+use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg, objset_flags, pool_version};
 
 use crate::bpobj::Bpobj;
 use crate::change_log::Concerned;
+use crate::complete_counts::counted_by_feature;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_dir::{DslDir, available};
@@ -23,11 +24,6 @@ use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::sync_task::SyncTask;
 use crate::types::{HierarchyOptions, NewDataset, NewHierarchy};
 use crate::write_policy::write_policy;
-
-/// Bits of `os_flags`: the kinds of usage that are counted completely.
-const ACCOUNT_USERS: u64 = 1;
-const ACCOUNT_OBJECTS: u64 = 2;
-const ACCOUNT_PROJECTS: u64 = 4;
 
 /// Creates a file system or volume, whose settings are complete; `init` fills it.
 pub(crate) struct CreateDataset<I> {
@@ -476,18 +472,13 @@ impl DslPool {
         let mut accounting = Vec::new();
         if objset_type == ObjsetType::ZFS {
             create_flags = if self.features.has_version(pool_version::USERSPACE) {
-                ACCOUNT_USERS
+                objset_flags::USER_ACCOUNTING_COMPLETE
             } else {
                 0
             };
-            for (feature, flag) in [
-                ("userobj_accounting", ACCOUNT_OBJECTS),
-                ("project_quota", ACCOUNT_PROJECTS),
-            ] {
-                if self.features.is_enabled(feature) {
-                    create_flags |= flag;
-                    accounting.push(feature);
-                }
+            for (feature, flag) in counted_by_feature(&self.features) {
+                create_flags |= flag;
+                accounting.push(feature);
             }
         }
         let options = ObjsetOptions {

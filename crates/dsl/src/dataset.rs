@@ -382,6 +382,12 @@ impl Dataset {
         self.state.properties_version()
     }
 
+    /// Grows when an effective property or a feature of the pool may have changed.
+    #[must_use]
+    pub fn settings_version(&self) -> u64 {
+        self.properties_version() + self.pool_features().version()
+    }
+
     /// Returns its space as `statfs` wants it: referenced and available are exact as of the last
     /// sync; `written` is not computed.
     #[must_use]

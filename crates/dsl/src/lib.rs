@@ -18,6 +18,7 @@ mod change;
 mod change_key;
 mod change_log;
 mod clone;
+mod complete_counts;
 mod create;
 mod crypt;
 mod dataset;

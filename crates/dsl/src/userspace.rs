@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Owner};
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, objset_flags};
 
+use crate::complete_counts::are_complete;
 use crate::dataset::Dataset;
 use crate::dataset_state::QuotaObjects;
 use crate::dsl_pool::DslPool;
@@ -40,6 +41,15 @@ impl UsageOf {
             Self::Groups => 1,
             Self::Projects => 2,
         }
+    }
+
+    /// Whether what they use is known of an object set. Of users and groups as much is told as is counted.
+    fn is_counted(self, objset: &Objset) -> bool {
+        self != Self::Projects
+            || are_complete(
+                objset,
+                objset_flags::USER_ACCOUNTING_COMPLETE | objset_flags::PROJECT_QUOTA_COMPLETE,
+            )
     }
 
     /// Names of the quota ZAPs, of bytes and of objects.
@@ -76,7 +86,7 @@ pub struct Usage {
 }
 
 impl Hierarchy {
-    /// Returns the usage in a file system or snapshot as of the last sync, by number.
+    /// Returns the usage in a file system or snapshot as of the last sync, by number; nothing of projects where they are not counted.
     ///
     /// # Errors
     /// `NotFound`; `WrongKind` for volumes; errors of reading.
@@ -219,9 +229,12 @@ impl DslPool {
             "groupused@" | "groupobjused@" => UsageOf::Groups,
             _ => UsageOf::Projects,
         };
+        let counts_objects = prefix.ends_with("objused@");
+        if !which.is_counted(objset) || (counts_objects && !counts_objects_of(objset)) {
+            return Ok(None);
+        }
         let (bytes, objects) = objset.usage(which.index(), id).await?;
-        let counts = prefix.ends_with("objused@");
-        Ok(Some(if counts { objects } else { bytes }))
+        Ok(Some(if counts_objects { objects } else { bytes }))
     }
 
     async fn usage(self: &Rc<Self>, name: &str, of: UsageOf) -> Result<Vec<Usage>> {
@@ -231,11 +244,18 @@ impl DslPool {
         }
         let objset = self.objset_for_reading(found.dataset).await?;
         let mut all: BTreeMap<u64, Usage> = BTreeMap::new();
+        if !of.is_counted(&objset) {
+            return Ok(Vec::new());
+        }
+        let with_objects = counts_objects_of(&objset);
         for (key, value) in objset.usage_entries(of.index()).await? {
             let (hex, counts_objects) = match key.strip_prefix(OBJECTS) {
                 Some(hex) => (hex, true),
                 None => (key.as_str(), false),
             };
+            if counts_objects && !with_objects {
+                continue;
+            }
             let usage = entry(&mut all, hex)?;
             if counts_objects {
                 usage.objects = Some(value);
@@ -252,6 +272,14 @@ impl DslPool {
         }
         Ok(all.into_values().collect())
     }
+}
+
+/// Whether objects are counted, all of them.
+fn counts_objects_of(objset: &Objset) -> bool {
+    are_complete(
+        objset,
+        objset_flags::USER_ACCOUNTING_COMPLETE | objset_flags::USER_OBJECT_ACCOUNTING_COMPLETE,
+    )
 }
 
 fn entry<'a>(all: &'a mut BTreeMap<u64, Usage>, hex: &str) -> Result<&'a mut Usage> {

@@ -402,12 +402,19 @@ impl PoolContext {
             self.resize_volume(&info, resize.size).await?;
         }
         if !settings.is_empty() {
+            let is_version = |s: &Setting| matches!(s, Setting::Native(Property::Version, _));
+            let sets_version = settings.iter().any(is_version);
             self.pool
                 .hierarchy()
                 .set_properties(dataset, settings)
                 .await?;
             // At once: what follows may fail, and these are in force.
             self.reload_properties().await?;
+            if sets_version {
+                // OpenZFS: module/zfs/zfs_ioctl.c, zfs_prop_set_special (ZFS_PROP_VERSION)
+                let opened = self.pool.hierarchy().dataset(dataset).await?;
+                opened.complete_counts(|| false).await?;
+            }
         }
         if let Some(resize) = resize.filter(|resize| resize.size >= resize.old) {
             self.resize_volume(&info, resize.size).await?;

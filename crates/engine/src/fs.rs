@@ -1068,6 +1068,20 @@ impl FsHandle {
         Box::pin(async move { self.call(|fs| async move { fs.statfs().await }).await })
     }
 
+    /// Has what owners use counted in the background, where the pool counts more of it than the file system does: as a mount begins.
+    ///
+    /// # Errors
+    /// The file system is gone, or cannot be read.
+    pub fn start_counting(&self) -> Request<'_, FsResult<()>> {
+        Box::pin(async move {
+            self.call(|fs| async move {
+                fs.start_counting();
+                Ok(())
+            })
+            .await
+        })
+    }
+
     /// Returns the number of files without a name that are not freed yet.
     ///
     /// # Errors

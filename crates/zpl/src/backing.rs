@@ -186,7 +186,7 @@ impl Backing {
 
     /// Grows when [`Backing::settings`] may have changed.
     pub(crate) fn settings_version(&self) -> u64 {
-        self.dataset.as_ref().map_or(0, Dataset::properties_version)
+        self.dataset.as_ref().map_or(0, Dataset::settings_version)
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -228,7 +228,7 @@ impl Backing {
             log_for_throughput: Property::LogBias.index_name(number(Property::LogBias))
                 == Some("throughput"),
             long_names: number(Property::LongName) != 0,
-            project_quota: self.os.flags() & 4 != 0,
+            project_quota: dataset.has_projects(),
             snapdir: number(Property::SnapDir),
             acl_type: match name(Property::AclType) {
                 "posix" => AclType::Posix,

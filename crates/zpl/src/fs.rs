@@ -16,6 +16,7 @@ use zil::Zilog;
 
 use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
+use crate::count_task::Counting;
 use crate::file_delegations::FileDelegations;
 use crate::folded_names::FoldedNames;
 use crate::reaper::Reaper;
@@ -82,6 +83,7 @@ pub(crate) struct FsState {
     /// Held by renames between directories: they alone change which directory lies in which.
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) reaper: RefCell<Reaper>,
+    pub(crate) counting: Counting,
     pub(crate) closed: Cell<bool>,
     pub(crate) atimes_pending: Cell<usize>,
     pub(crate) atime_task: Cell<bool>,
@@ -247,6 +249,7 @@ impl Fs {
             layouts_lock: Mutex::new("attribute layouts", ()),
             rename_lock: Mutex::new("renames between directories", ()),
             reaper: RefCell::default(),
+            counting: Counting::default(),
             closed: Cell::new(false),
             atimes_pending: Cell::new(0),
             atime_task: Cell::new(false),
@@ -261,6 +264,7 @@ impl Fs {
         if !settings.read_only && !keep_unlinked {
             fs.drain_unlinked().await?;
         }
+        fs.start_counting();
         if let Some(attr_cache) = &fs.0.attr_cache {
             attr_cache.enable();
         }
@@ -276,6 +280,7 @@ impl Fs {
         let result = self.store_atimes().await;
         self.0.closed.set(true);
         self.stop_reaper().await;
+        self.stop_counting().await;
         if let Some(log) = &self.0.log
             && !self.os().is_read_only()
         {
@@ -294,6 +299,7 @@ impl Fs {
         let read_only = self.settings().read_only;
         if was_read_only && !read_only && !self.0.options.keep_unlinked {
             self.drain_unlinked().await?;
+            self.start_counting();
         }
         Ok(())
     }
@@ -578,6 +584,7 @@ impl Fs {
         if self.0.replaying.get().is_some() {
             return Ok(());
         }
+        self.start_counting();
         self.0.backing.check_quota(attrs, creating).await
     }
 

@@ -14,6 +14,8 @@ mod atime;
 mod attr_cache;
 mod backing;
 mod clone_range;
+mod count_task;
+mod counting;
 mod data;
 mod delegations;
 mod error;

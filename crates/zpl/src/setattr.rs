@@ -198,6 +198,7 @@ impl Fs {
             if !self.settings().project_quota {
                 return Err(FsError::NotSupported);
             }
+            self.start_counting();
             new.project = Some(u64::from(project));
             new.flags |= PROJID;
         }

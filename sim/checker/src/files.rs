@@ -426,7 +426,12 @@ impl Checker<'_> {
                 if dnode.flags & dnode_flags::USERUSED_ACCOUNTED != 0 {
                     *map.entry(format!("{id:x}")).or_default() += 512 + dnode.used_bytes();
                 }
-                if dnode.flags & dnode_flags::USEROBJUSED_ACCOUNTED != 0 {
+                let is_counted = dnode.flags & dnode_flags::USEROBJUSED_ACCOUNTED != 0;
+                if !is_counted && flags & objset_flags::USER_OBJECT_ACCOUNTING_COMPLETE != 0 {
+                    let text = format!("{name}: object {object} is not counted");
+                    self.report.error(Kind::UserAccounting, text);
+                }
+                if is_counted {
                     *map.entry(format!("obj-{id:x}")).or_default() += 1;
                 }
             }

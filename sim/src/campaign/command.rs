@@ -28,6 +28,8 @@ struct Options {
     removals: bool,
     /// Plans in which a raidz gets one more device after the other.
     expansions: bool,
+    /// Plans in which older pools learn to count more.
+    upgrades: bool,
     /// Plans in which files are cloned, also beside vdevs that come and go.
     clones: bool,
     /// Blocks are deduplicated, and the same contents written again and again.
@@ -67,6 +69,8 @@ impl Options {
             Plan::removals(seed)
         } else if self.expansions {
             Plan::expansions(seed)
+        } else if self.upgrades {
+            Plan::upgrades(seed)
         } else {
             Plan::of_seed(seed)
         }
@@ -92,6 +96,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         devices: false,
         removals: false,
         expansions: false,
+        upgrades: false,
         clones: false,
         dedup: false,
         zdb_every: None,
@@ -118,6 +123,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--devices" => options.devices = true,
             "--removals" => options.removals = true,
             "--expansions" => options.expansions = true,
+            "--upgrades" => options.upgrades = true,
             "--clones" => options.clones = true,
             "--dedup" => options.dedup = true,
             "--zdb-every" => options.zdb_every = Some(number()?.max(1)),
@@ -287,6 +293,7 @@ fn worker_words(options: &Options) -> Vec<String> {
         ("--devices", options.devices),
         ("--removals", options.removals),
         ("--expansions", options.expansions),
+        ("--upgrades", options.upgrades),
         ("--clones", options.clones),
         ("--dedup", options.dedup),
     ];

@@ -144,6 +144,8 @@ pub struct Plan {
     pub with_removals: bool,
     /// The administrator attaches devices to the raidz: five disks more.
     pub with_expansions: bool,
+    /// What owners use is counted by files and by projects only after an upgrade of the pool, while clients work.
+    pub counts_later: bool,
     /// New tables of deduplicated blocks have the fast form.
     pub fast_dedup: bool,
     /// Even small tables of that form are written through logs.
@@ -156,6 +158,9 @@ pub(crate) fn draw_logbias(settings: &mut Vec<(String, String)>, seed: u64) {
         settings.push(("logbias".to_owned(), "throughput".to_owned()));
     }
 }
+
+/// What owners use is counted by these.
+const COUNTING_FEATURES: [&str; 2] = ["userobj_accounting", "project_quota"];
 
 impl Plan {
     /// Draws the plan of a seed.
@@ -252,6 +257,7 @@ impl Plan {
             with_devices: false,
             with_removals: false,
             with_expansions: false,
+            counts_later: false,
             fast_dedup: false,
             dedup_logs: false,
         }
@@ -284,6 +290,7 @@ impl Plan {
             with_devices: false,
             with_removals: false,
             with_expansions: false,
+            counts_later: false,
             fast_dedup: false,
             dedup_logs: false,
         }
@@ -385,6 +392,24 @@ impl Plan {
         }
     }
 
+    /// Older pools learn to count more of what owners use.
+    #[must_use]
+    pub fn upgrades(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        Self {
+            rounds: plan.rounds.max(2),
+            counts_later: true,
+            ..plan
+        }
+    }
+
+    /// Features that the pool is made without.
+    fn features_missing(&self) -> impl Iterator<Item = &'static str> {
+        let fast_dedup = (!self.fast_dedup).then_some("fast_dedup");
+        let counting = COUNTING_FEATURES.iter().filter(|_| self.counts_later);
+        fast_dedup.into_iter().chain(counting.copied())
+    }
+
     /// A raidz of a few devices gets more of them. Sectors are moved as the devices give them, since what belongs together lies in
     /// different blocks: a side that gives wrong bytes is not among the troubles.
     #[must_use]
@@ -419,6 +444,7 @@ impl Plan {
             styles: styles.collect(),
             disk_bytes: plan.disk_bytes.max(96 << 20),
             with_expansions: true,
+            counts_later: false,
             ..plan
         }
     }
@@ -900,10 +926,10 @@ pub(crate) fn create(
                 false => Vec::new(),
             },
             force: plan.cut_at_create,
-            properties: match plan.fast_dedup {
-                true => Vec::new(),
-                false => vec![("feature@fast_dedup".to_owned(), "disabled".to_owned())],
-            },
+            properties: plan
+                .features_missing()
+                .map(|name| (format!("feature@{name}"), "disabled".to_owned()))
+                .collect(),
             host: identity(),
             ..PoolSpec::default()
         };
@@ -955,6 +981,19 @@ pub(super) fn dataset(client: usize) -> &'static str {
 
 pub(super) fn client_dir(client: usize) -> String {
     format!("client{client}")
+}
+
+/// Enables, after a while, the features that count what owners use: both, or one of them.
+async fn upgrade(pool: PoolHandle, handle: Handle, mut rng: Rng) -> Result<(), String> {
+    let wait = Duration::from_micros(rng.below(1_500_000));
+    handle.sleep(wait).await;
+    let from = rng.below(3);
+    for name in COUNTING_FEATURES.iter().skip(usize::from(from == 0)) {
+        let name = format!("feature@{name}");
+        let set = pool.set_property(&name, "enabled").await;
+        set.map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
 }
 
 pub(super) async fn import(plan: &Plan, engine: &Engine) -> Result<PoolHandle, String> {
@@ -1151,6 +1190,10 @@ pub(crate) fn work(
                 let (disks, counted) = (plan.extra_disks(), expanded.clone());
                 let work = expansions::work(pool, handle.clone(), rng, disks, counted);
                 tasks.push(handle.spawn("expansions", work));
+            }
+            if plan.counts_later {
+                let (pool, rng) = (pool.clone(), device_rng.fork());
+                tasks.push(handle.spawn("upgrade", upgrade(pool, handle.clone(), rng)));
             }
             if plan.trouble == Trouble::OneSideVanishes {
                 for path in plan.victims() {

@@ -86,6 +86,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         with_devices: false,
         with_removals: false,
         with_expansions: false,
+        counts_later: false,
         fast_dedup: false,
         dedup_logs: false,
     }

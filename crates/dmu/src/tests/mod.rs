@@ -1,5 +1,6 @@
 //! Tests of the object layer over a block store in memory.
 
+mod counting;
 mod driver;
 pub(crate) mod memory;
 mod model;

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ondisk::{ObjectId, ObjectType, ObjsetType, Txg};
+use ondisk::{ObjectType, ObjsetType, Txg};
 
 use super::driver::Random;
 use super::rig::{Rig, options, run};
 use crate::zap::{self, ZapSpec};
 use crate::{
-    AllocSpec, DmuError, NoLedger, ObjsetOptions, Owner, Traversal, TraverseOptions, TxWeight,
-    TxgClock, TxgOptions,
+    AllocSpec, DmuError, NoLedger, Traversal, TraverseOptions, TxWeight, TxgClock, TxgOptions,
 };
 
 /// As the meta-objset does: later passes change what the first one wrote, in the same txg, and its blocks are rewritten in
@@ -157,98 +156,6 @@ fn a_failed_free_of_a_subtree_ends_with_all_its_reads() {
             assert_eq!(rig.store.reads(), reads, "nothing is read after the sync");
         });
     }
-}
-
-fn owner_of(_: ObjectType, bonus: &[u8]) -> Option<Owner> {
-    let id = |at: usize| bonus.get(at).copied().map(u64::from);
-    Some(Owner {
-        uid: id(0)?,
-        gid: id(1)?,
-        project: id(2)?,
-    })
-}
-
-#[test]
-fn usage_follows_owners_sizes_and_frees() {
-    run(1, |handle| async move {
-        let options = ObjsetOptions {
-            owner_of: Some(owner_of),
-            create_flags: 7,
-            ..options()
-        };
-        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options)
-            .await
-            .expect("a new objset");
-        let os = rig.os.clone();
-        assert_eq!(os.flags(), 7);
-        let mut random = Random(1);
-        let mut owners: BTreeMap<ObjectId, [u8; 3]> = BTreeMap::new();
-        for _ in 0..20 {
-            let tx = rig
-                .services
-                .clock
-                .begin(TxWeight::default())
-                .await
-                .expect("open");
-            for _ in 0..30 {
-                let ids =
-                    [random.below(5), random.below(4), random.below(3)].map(|n| n.to_le_bytes()[0]);
-                let some = owners
-                    .keys()
-                    .nth(usize::try_from(random.below(owners.len().max(1) as u64)).expect("small"))
-                    .copied();
-                match (random.below(5), some) {
-                    (0, Some(object)) => {
-                        os.free_object(object, &tx).await.expect("frees");
-                        owners.remove(&object);
-                    }
-                    (1, Some(object)) => {
-                        os.set_bonus(object, ObjectType::SA, &ids, &tx)
-                            .await
-                            .expect("chowns");
-                        owners.insert(object, ids);
-                    }
-                    (2, Some(object)) => {
-                        os.write(object, random.below(60_000), &[9; 700], &tx)
-                            .await
-                            .expect("writes");
-                    }
-                    _ => {
-                        let spec = AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS)
-                            .block_size(1024)
-                            .bonus(ObjectType::SA, 3);
-                        let object = os.allocate(spec, &tx).await.expect("allocates");
-                        os.set_bonus(object, ObjectType::SA, &ids, &tx)
-                            .await
-                            .expect("owns");
-                        owners.insert(object, ids);
-                    }
-                }
-            }
-            drop(tx);
-            rig.sync().await.expect("syncs");
-            let mut want: BTreeMap<(usize, u64), (u64, u64)> = BTreeMap::new();
-            for (object, ids) in &owners {
-                let info = os.object_info(*object).await.expect("described");
-                assert_eq!(info.flags & 10, 10, "accounted");
-                for (which, id) in ids.iter().enumerate() {
-                    let entry = want.entry((which, u64::from(*id))).or_default();
-                    entry.0 += 512 + info.used_bytes;
-                    entry.1 += 1;
-                }
-            }
-            for which in 0..3 {
-                for id in 0..6 {
-                    let want = want.get(&(which, id)).copied().unwrap_or((0, 0));
-                    assert_eq!(
-                        os.usage(which, id).await.expect("readable"),
-                        want,
-                        "usage ZAP {which}, id {id}"
-                    );
-                }
-            }
-        }
-    });
 }
 
 #[test]

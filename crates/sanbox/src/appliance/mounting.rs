@@ -48,6 +48,9 @@ impl Appliance {
         }
         let failed = |error: EngineError| error.to_string();
         let fs = pool.open_fs(&info.name).await.map_err(failed)?;
+        // Its objects may be open since before an upgrade of the pool.
+        let counted = fs.start_counting().await;
+        counted.map_err(|error| error.to_string())?;
         let mut flags = mount_flags(pool, &info.name).await.map_err(failed)?;
         flags.needs_empty &= !overlay;
         self.mounts.mount(fs, &info.name, point, flags).await
