@@ -88,6 +88,7 @@ fn props(metadata: bool) -> WriteProps {
         },
         level: 0,
         compression: Compression::OFF,
+        skips_compression: false,
         zstd_level: 0,
         checksum: ChecksumKind::FLETCHER4,
         copies: 1,
