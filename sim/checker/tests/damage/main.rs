@@ -73,6 +73,7 @@ fn pools_made_by_openzfs_are_clean() {
         "n4-ashift14-raidz",
         "o-features",
         "p1-degraded-raidz2",
+        "q-raidz-expanded",
         "r-stripe-indirect",
         "s-send",
     ];
@@ -113,9 +114,28 @@ fn damaged_columns_of_a_raidz_are_found_and_nothing_else() {
 }
 
 #[test]
-fn an_expanded_raidz_is_refused_not_misjudged() {
-    let report = check(&Surgeon::unpack("q-raidz-expanded"), Options::default());
-    assert!(report.has(Kind::NotChecked));
+fn damage_of_what_an_expansion_moved_is_found_and_nothing_else() {
+    let pool = Surgeon::unpack("q-raidz-expanded");
+    let report = check(&pool, Options::default());
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.allocated_bytes, report.reached_bytes);
+    for missing in 0..pool.disks.len() {
+        let mut without_one = Surgeon::unpack("q-raidz-expanded");
+        without_one.disks.remove(missing);
+        let report = check(&without_one, Options::default());
+        assert!(report.is_clean(), "without {missing}: {report}");
+        let mut damaged = Surgeon::unpack("q-raidz-expanded");
+        let moved = device_byte(1 << 20)..device_byte(16 << 20);
+        for byte in &mut damaged.disks[missing][moved] {
+            *byte ^= 1;
+        }
+        let report = check(&damaged, Options::default());
+        assert!(report.has(Kind::Checksum), "{missing}: {report}");
+        assert!(
+            report.errors().all(|f| f.kind == Kind::Checksum),
+            "{report}"
+        );
+    }
 }
 
 /// Wounds a pool, and expects findings of `kinds` only (at least one of the first). `seen_by_zdb`: whether zdb sees it.
