@@ -18,7 +18,7 @@ const SKIPPED_MAX: u32 = 15;
 pub(crate) struct Compressibility {
     /// Blocks in a row that did not become smaller.
     in_vain: Cell<u32>,
-    /// Blocks that are not tried before the next one is.
+    /// Blocks since the last one that was tried.
     skipped: Cell<u32>,
 }
 
@@ -30,10 +30,16 @@ impl Compressibility {
         if props.compression == Compression::OFF || needs_one_form {
             return false;
         }
-        let left = self.skipped.get();
-        props.skips_compression = left > 0;
-        self.skipped.set(left.saturating_sub(1));
-        left == 0
+        let skipped = self.skipped.get();
+        let skips_max = (self.in_vain.get() + 1).saturating_sub(IN_VAIN_MIN);
+        props.skips_compression = skipped < skips_max.min(SKIPPED_MAX);
+        let since_tried = if props.skips_compression {
+            skipped + 1
+        } else {
+            0
+        };
+        self.skipped.set(since_tried);
+        !props.skips_compression
     }
 
     /// Notes what a block became that was tried.
@@ -41,15 +47,10 @@ impl Compressibility {
         if written.is_hole() {
             return;
         }
-        if written.is_embedded() || written.compression() != Compression::OFF {
-            self.in_vain.set(0);
-            self.skipped.set(0);
-            return;
-        }
-        let in_vain = self.in_vain.get().saturating_add(1);
-        self.in_vain.set(in_vain);
-        let skipped = (in_vain + 1).saturating_sub(IN_VAIN_MIN);
-        self.skipped.set(skipped.min(SKIPPED_MAX));
+        let is_smaller = written.is_embedded() || written.compression() != Compression::OFF;
+        let most = IN_VAIN_MIN + SKIPPED_MAX;
+        let in_vain = self.in_vain.get().saturating_add(1).min(most);
+        self.in_vain.set(if is_smaller { 0 } else { in_vain });
     }
 }
 
@@ -81,13 +82,13 @@ mod tests {
         }
     }
 
+    /// What a block became that is stored with this compression.
     fn written(compression: Compression) -> BlockPointer {
-        let kind = ObjectType::PLAIN_FILE_CONTENTS;
-        let mut bp = BlockPointer::embedded(&[1], 4096, compression, kind, 0, Txg(1));
         if compression == Compression::OFF {
-            bp = Some(stored());
+            return stored();
         }
-        bp.expect("a pointer")
+        let kind = ObjectType::PLAIN_FILE_CONTENTS;
+        BlockPointer::embedded(&[1], 4096, compression, kind, 0, Txg(1)).expect("a pointer")
     }
 
     /// A block that is stored as it is.
@@ -134,6 +135,21 @@ mod tests {
         let late = &tried[1_000..];
         assert!(late.iter().filter(|&&tried| tried).count() <= 1_000 / 15);
         let longest = late.split(|&tried| tried).map(<[bool]>::len).max();
+        assert_eq!(longest, Some(15));
+    }
+
+    #[test]
+    fn answers_that_come_late_change_nothing_of_how_often_it_is_tried() {
+        let object = Compressibility::default();
+        let mut tried = Vec::new();
+        for block in 0..2_000 {
+            tried.push(object.decide(&mut props()));
+            if block % 32 == 31 {
+                let answers = tried[block - 31..].iter().filter(|&&tried| tried);
+                answers.for_each(|_| object.note(&stored()));
+            }
+        }
+        let longest = tried.split(|&tried| tried).map(<[bool]>::len).max();
         assert_eq!(longest, Some(15));
     }
 
