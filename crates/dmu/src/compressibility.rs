@@ -12,11 +12,13 @@ use zio::WriteProps;
 const IN_VAIN_MIN: u32 = 16;
 /// Most blocks in a row that are not tried.
 const SKIPPED_MAX: u32 = 15;
+/// More of them in a row say nothing more.
+const IN_VAIN_MAX: u32 = IN_VAIN_MIN + SKIPPED_MAX - 1;
 
 /// What became of the blocks of one object that were written last.
 #[derive(Debug, Default)]
 pub(crate) struct Compressibility {
-    /// Blocks in a row that did not become smaller.
+    /// Blocks in a row that did not become smaller, up to [`IN_VAIN_MAX`].
     in_vain: Cell<u32>,
     /// Blocks since the last one that was tried.
     skipped: Cell<u32>,
@@ -32,7 +34,7 @@ impl Compressibility {
         }
         let skipped = self.skipped.get();
         let skips_max = (self.in_vain.get() + 1).saturating_sub(IN_VAIN_MIN);
-        props.skips_compression = skipped < skips_max.min(SKIPPED_MAX);
+        props.skips_compression = skipped < skips_max;
         let since_tried = if props.skips_compression {
             skipped + 1
         } else {
@@ -48,38 +50,34 @@ impl Compressibility {
             return;
         }
         let is_smaller = written.is_embedded() || written.compression() != Compression::OFF;
-        let most = IN_VAIN_MIN + SKIPPED_MAX;
-        let in_vain = self.in_vain.get().saturating_add(1).min(most);
-        self.in_vain.set(if is_smaller { 0 } else { in_vain });
+        self.in_vain.set(match is_smaller {
+            true => 0,
+            false => (self.in_vain.get() + 1).min(IN_VAIN_MAX),
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ondisk::{ChecksumKind, Dva, NewBlock, ObjectType, Txg};
-    use zio::{Bookmark, Dedup, IoClass};
+    use ondisk::{ChecksumKind, Dva, NewBlock, ObjectId, ObjectType, Txg};
+    use zio::Dedup;
 
     use super::*;
+    use crate::tree::{BlockWrite, props_of};
+    use crate::types::WritePolicy;
 
     fn props() -> WriteProps {
-        WriteProps {
+        let what = BlockWrite {
+            object: ObjectId(1),
             object_type: ObjectType::PLAIN_FILE_CONTENTS,
             level: 0,
-            compression: Compression::LZ4,
-            skips_compression: false,
-            zstd_level: 0,
-            checksum: ChecksumKind::FLETCHER4,
-            copies: 1,
-            special_small_bytes: 0,
-            allow_embedded: true,
+            block: 0,
             fill: 1,
-            rewrite: None,
-            unless_equal: None,
-            dedup: None,
-            hole_birth: true,
-            class: IoClass::AsyncWrite,
-            bookmark: Bookmark::default(),
-        }
+            is_spill: false,
+            compression: Compression::LZ4,
+        };
+        let policy = WritePolicy::dataset();
+        props_of(&policy, 1, 1, &what, &BlockPointer::HOLE, None)
     }
 
     /// What a block became that is stored with this compression.

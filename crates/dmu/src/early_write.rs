@@ -52,7 +52,6 @@ impl Objset {
             fill: 1,
             is_spill: false,
             compression: block.compression,
-            compressibility: None,
         };
         let mut props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
         let is_tried = dnode.compressibility.decide(&mut props);
@@ -128,11 +127,7 @@ fn unchanged_block(dnode: &Dnode, offset: u64, data: &IoBuf, tx: &Tx) -> Option<
 
 impl SyncContext {
     /// The pointer of a block that was written early with these bytes.
-    pub(crate) fn take_early_write(
-        &self,
-        what: &BlockWrite<'_>,
-        data: &IoBuf,
-    ) -> Option<BlockPointer> {
+    pub(crate) fn take_early_write(&self, what: &BlockWrite, data: &IoBuf) -> Option<BlockPointer> {
         if what.level != 0 || what.is_spill {
             return None;
         }

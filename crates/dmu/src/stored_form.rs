@@ -174,7 +174,7 @@ impl SyncContext {
     /// The form in which a block is stored that was written with these bytes in place of `old`, if one came for it.
     pub(crate) fn take_stored_form(
         &self,
-        what: &BlockWrite<'_>,
+        what: &BlockWrite,
         data: &IoBuf,
         old: &BlockPointer,
     ) -> Option<StoredForm> {

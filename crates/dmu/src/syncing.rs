@@ -300,7 +300,6 @@ impl Objset {
             fill: meta.fill(),
             is_spill: false,
             compression: Compression::INHERIT,
-            compressibility: None,
         };
         let mut block = phys.encode();
         if !self.policy().accounting_room {
@@ -310,7 +309,7 @@ impl Objset {
             keys.authenticate_objset(&mut block);
         }
         let (root, _) = context
-            .write(IoBuf::copy_from(&block), &what, &self.0.root.get())
+            .write(IoBuf::copy_from(&block), &what, &self.0.root.get(), None)
             .await?;
         if root.is_hole() {
             return Err(DmuError::Invalid {
@@ -407,10 +406,9 @@ async fn sync_spill(
                 fill: 1,
                 is_spill: true,
                 compression: Compression::INHERIT,
-                compressibility: None,
             };
             let len = data.len() as u64;
-            let (bp, used) = context.write(data, &what, &new.spill).await?;
+            let (bp, used) = context.write(data, &what, &new.spill, None).await?;
             context.services.clock.sub_dirty(context.txg, len);
             new.spill = bp;
             used

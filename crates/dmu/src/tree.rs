@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
 use range_tree::RangeTree;
 use runtime::{IoBuf, IoBufMut, JoinHandle};
-use zio::{Bookmark, IoClass, WriteProps};
+use zio::{Bookmark, IoClass, StoredForm, WriteProps};
 
 use crate::blocks::{Blocks, DnodeCrypts, EarlyWrites, StoredForms};
 use crate::cloned_block::ClonedBlock;
@@ -156,12 +156,14 @@ impl SyncContext {
             })
     }
 
-    /// Writes one block in place of `old` and records birth and free. Returns the new pointer and the change of used bytes.
+    /// Writes one block in place of `old` and records birth and free; by `compressibility` compressing it may not be tried. Returns the new
+    /// pointer and the change of used bytes.
     pub(crate) async fn write(
         &self,
         data: IoBuf,
-        what: &BlockWrite<'_>,
+        what: &BlockWrite,
         old: &BlockPointer,
+        compressibility: Option<&Compressibility>,
     ) -> Result<(BlockPointer, i64)> {
         let lsize = data.len() as u64;
         // A clone is born here, but its bytes belong to others as well.
@@ -180,7 +182,10 @@ impl SyncContext {
         let early = self.take_early_write(what, &data);
         let written = match early {
             Some(bp) => Ok(bp),
-            None => self.store(data, what, old, &mut props).await,
+            None => {
+                let form = self.take_stored_form(what, &data, old);
+                self.store(data, form, &mut props, compressibility).await
+            }
         };
         let new = written.map_err(|source| self.write_error(source))?;
         if props.unless_equal == Some(new) {
@@ -220,12 +225,11 @@ impl SyncContext {
     async fn store(
         &self,
         data: IoBuf,
-        what: &BlockWrite<'_>,
-        old: &BlockPointer,
+        form: Option<StoredForm>,
         props: &mut WriteProps,
+        compressibility: Option<&Compressibility>,
     ) -> std::result::Result<BlockPointer, zio::ZioError> {
-        let form = self.take_stored_form(what, &data, old);
-        let tried = what.compressibility.filter(|_| form.is_none());
+        let tried = compressibility.filter(|_| form.is_none());
         let tried = tried.filter(|tried| tried.decide(props));
         let _permit = self
             .limit
@@ -261,7 +265,7 @@ pub(crate) fn props_of(
     policy: &WritePolicy,
     pass: u32,
     objset: u64,
-    what: &BlockWrite<'_>,
+    what: &BlockWrite,
     old: &BlockPointer,
     rewrite: Option<BlockPointer>,
 ) -> WriteProps {
@@ -328,7 +332,7 @@ pub(crate) fn props_of(
 }
 
 /// What is written.
-pub(crate) struct BlockWrite<'a> {
+pub(crate) struct BlockWrite {
     pub(crate) object: ObjectId,
     pub(crate) object_type: ObjectType,
     pub(crate) level: u8,
@@ -337,8 +341,6 @@ pub(crate) struct BlockWrite<'a> {
     pub(crate) is_spill: bool,
     /// The object's own compression, or inherit.
     pub(crate) compression: Compression,
-    /// Of data of files and volumes: what compressing it is worth.
-    pub(crate) compressibility: Option<&'a Compressibility>,
 }
 
 /// Where the new bytes of a data block come from.
@@ -364,7 +366,7 @@ pub(crate) struct Tree {
     pub(crate) object: ObjectId,
     pub(crate) object_type: ObjectType,
     pub(crate) compression: Compression,
-    /// See [`BlockWrite`].
+    /// Of data of files and volumes: what compressing it is worth.
     pub(crate) compressibility: Option<Rc<Compressibility>>,
     pub(crate) block_size: u64,
     pub(crate) indirect_shift: u8,
@@ -506,9 +508,10 @@ impl Tree {
             fill,
             is_spill: false,
             compression: self.compression,
-            compressibility: self.compressibility.as_deref().filter(|_| level == 0),
         };
-        let (bp, used) = self.context.write(data, &what, old).await?;
+        let compressibility = self.compressibility.as_deref().filter(|_| level == 0);
+        let write = self.context.write(data, &what, old, compressibility);
+        let (bp, used) = write.await?;
         self.add_used(used);
         Ok(bp)
     }

@@ -53,8 +53,8 @@ pub(crate) struct PreparedBlock {
 struct PrepareJob {
     compression: Option<codec::compress::Algorithm>,
     kind: Compression,
-    /// It is not tried.
-    skipped: bool,
+    /// Zeros become a hole also where nothing is compressed.
+    finds_holes: bool,
     checksum: codec::checksum::Algorithm,
     salt: [u8; 32],
     embed: bool,
@@ -269,10 +269,12 @@ impl BlockStore {
             && props.level == 0
             && props.object_type != ObjectType::DNODE
             && props.object_type != ObjectType::OBJSET;
+        let skips = props.skips_compression && compression.is_some();
+        let finds_holes = skips || encryptor.as_ref().is_some_and(Encryptor::finds_holes);
         Ok(PrepareJob {
-            compression,
+            compression: compression.filter(|_| !skips),
             kind: props.compression,
-            skipped: props.skips_compression,
+            finds_holes,
             checksum,
             salt: self.salt(),
             embed,
@@ -632,19 +634,12 @@ impl PrepareJob {
         if let Some(form) = form {
             return self.stored_as(&data, &form);
         }
-        let finds_holes = self.encryptor.as_ref().is_some_and(Encryptor::finds_holes);
         let Some(algorithm) = self.compression else {
-            if finds_holes && is_zero(&data) {
+            if self.finds_holes && is_zero(&data) {
                 return Prepared::Hole;
             }
             return self.stored(&data, data.clone(), Compression::OFF, None);
         };
-        if self.skipped {
-            return match is_zero(&data) {
-                true => Prepared::Hole,
-                false => self.stored(&data, data.clone(), Compression::OFF, None),
-            };
-        }
         match pack(algorithm, self.sizes, self.embed, &data) {
             Packed::Hole => Prepared::Hole,
             Packed::Embedded(payload) => Prepared::Embedded(payload),

@@ -444,7 +444,6 @@ impl Plan {
             styles: styles.collect(),
             disk_bytes: plan.disk_bytes.max(96 << 20),
             with_expansions: true,
-            counts_later: false,
             ..plan
         }
     }
