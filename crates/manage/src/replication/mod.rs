@@ -67,8 +67,8 @@ pub use remote::RemoteEndpoint;
 use run::adopt;
 pub use run::{CommonState, Report, foresee, foresee_bytes, reset, run};
 pub use turn::{
-    JobHost, NotTurned, Takeover, TurnNote, adopt_job, fail_back_job, fail_over_job, is_turned,
-    met_in_use, reclaim_sources, takeover_of,
+    JobHost, NotTurned, Takeover, TurnNote, adopt_job, fail_back_job, fail_over_job,
+    found_by_failover, is_turned, met_in_use, reclaim_sources, takeover_of,
 };
 pub use window::Window;
 pub use words::{LISTS, SWITCHES, TEXTS};

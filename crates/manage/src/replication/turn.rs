@@ -24,8 +24,8 @@ pub trait JobHost: Send + Sync {
     /// Ends a run of the job that is under way.
     fn stop(&self) -> Reached<'_, ()>;
 
-    /// Runs the job, in place of a run that is under way.
-    fn run(&self) -> Reached<'_, Report>;
+    /// Runs the job, as it is given here, in place of a run that is under way.
+    fn run<'a>(&'a self, job: &'a Job) -> Reached<'a, Report>;
 
     /// Writes down whether the job counts as turned round; it is on stable storage when this returns.
     fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError>;
@@ -70,10 +70,16 @@ impl From<ReplicationError> for NotTurned {
 /// # Errors
 /// The job was not turned round, and its source goes on.
 pub async fn fail_over_job(job: &Job, host: &dyn JobHost) -> Result<Vec<String>, NotTurned> {
+    let found = found_by_failover(job, &*host.target().await?).await?;
     let mut fenced = Vec::new();
-    if !job.failed_over {
-        match host.run().await {
-            Ok(report) if report.problems.is_empty() => fenced = fence_and_send(job, host).await?,
+    if !found.failed_over {
+        if job.failed_over {
+            host.write_down(false)?;
+        }
+        match host.run(&found).await {
+            Ok(report) if report.problems.is_empty() => {
+                fenced = fence_and_send(&found, host).await?
+            }
             Ok(report) => return Err(NotTurned::Incomplete(Box::new(report))),
             Err(error @ ReplicationError::Unreachable { .. }) => {
                 host.note(&TurnNote::NotSent(error));
@@ -86,11 +92,30 @@ pub async fn fail_over_job(job: &Job, host: &dyn JobHost) -> Result<Vec<String>,
     match done.await {
         Ok(datasets) => Ok(datasets),
         Err(error) => {
-            host.write_down(job.failed_over)?;
+            host.write_down(found.failed_over)?;
             lift(job, host, &fenced).await;
             Err(error.into())
         }
     }
+}
+
+/// Returns a job as a failover of it finds it: it counts as turned round when a copy is in use. One that was written down, and cut off before that,
+/// begins anew, since the source may have been written to meanwhile.
+///
+/// # Errors
+/// The target gives no answer.
+pub async fn found_by_failover(
+    job: &Job,
+    target: &dyn Switchover,
+) -> Result<Job, ReplicationError> {
+    let copies = match job.failed_over {
+        true => target.list(job.target_root()).await?.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    Ok(Job {
+        failed_over: copies.iter().any(|copy| copy.identity.is_some()),
+        ..job.clone()
+    })
 }
 
 /// Fences the source, once the target has nearly all of it, and sends the rest. Returns what was not fenced before.
@@ -106,7 +131,7 @@ async fn fence_and_send(job: &Job, host: &dyn JobHost) -> Result<Vec<String>, No
         Err(error) => return Err(error.into()),
     };
     host.changed().await;
-    let refused = match host.run().await {
+    let refused = match host.run(job).await {
         Ok(report) if report.problems.is_empty() => return Ok(fenced),
         Ok(report) => NotTurned::Incomplete(Box::new(report)),
         Err(error) => error.into(),

@@ -700,10 +700,9 @@ impl JobHost for SimulatedHost {
         ready(Ok(())).boxed()
     }
 
-    fn run(&self) -> Reached<'_, Report> {
+    fn run<'a>(&'a self, job: &'a Job) -> Reached<'a, Report> {
         let now = self.now;
-        async move { run(&self.job, &self.source, &self.target, &Arc::default(), now).await }
-            .boxed()
+        async move { run(job, &self.source, &self.target, &Arc::default(), now).await }.boxed()
     }
 
     fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError> {
@@ -809,6 +808,45 @@ fn cut_off(seed: u64, before: &[Deed], deed: Deed, due: Break, after: Deed) -> O
     campaign.give(after);
     campaign.settle();
     Some(())
+}
+
+#[test]
+fn a_failover_that_is_given_again_sends_what_was_written_meanwhile() {
+    // A job that takes snapshots, at the target.
+    let mut begun_anew = 0;
+    for requests_left in 0.. {
+        let mut campaign = Campaign::new(3);
+        campaign.pass(400);
+        // The source is not reached, and not fenced.
+        campaign.link(false);
+        *campaign.trouble.lock().expect("one thread") = Some(Break {
+            requests_left,
+            is_after: true,
+            is_killed: true,
+        });
+        if campaign.give(Deed::FailOver).is_some() {
+            break;
+        }
+        campaign.mend();
+        campaign.live();
+        campaign.live();
+        let written = campaign.winners();
+        if written.iter().any(|(name, _)| name.starts_with("back/")) {
+            // A copy is in use, so that nothing is sent to it any more.
+            continue;
+        }
+        begun_anew += usize::from(!written.is_empty() && campaign.job.failed_over);
+        campaign
+            .give(Deed::FailOver)
+            .expect("the process goes on")
+            .expect("both sides answer");
+        let target = campaign.target.model();
+        for (name, writes) in written {
+            let copy = &target.written[&copy_of(&name)];
+            assert!(writes.is_subset(copy), "{requests_left}: {name}");
+        }
+    }
+    assert!(begun_anew > 0, "none was cut off between");
 }
 
 #[test]

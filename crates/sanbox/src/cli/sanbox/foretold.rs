@@ -70,10 +70,12 @@ pub(super) async fn failover(
     failed: impl Fn(ReplicationError) -> Exit,
 ) -> Outcome {
     let line = |text: String| session.out.line(text);
+    let target = target_of(&session.appliance, job).await.map_err(&failed)?;
+    let found = replication::found_by_failover(job, &*target).await;
+    let job = &found.map_err(&failed)?;
     if job.failed_over {
         line(format!("'{}' is turned round already", job.name));
     }
-    let target = target_of(&session.appliance, job).await.map_err(&failed)?;
     let root = job.target_root();
     // Before anything else: without the target there is nothing to be put in use.
     let copies = target.list(root).await.map_err(&failed)?;

@@ -475,13 +475,13 @@ impl JobHost for CommandHost<'_> {
         .boxed()
     }
 
-    fn run(&self) -> Reached<'_, Report> {
-        async {
+    fn run<'a>(&'a self, job: &'a Job) -> Reached<'a, Report> {
+        async move {
             let appliance = &self.session.appliance;
             loop {
                 self.stop().await?;
                 // None when it was due meanwhile, and runs again.
-                if let Some(ended) = run_job(appliance, self.job).await {
+                if let Some(ended) = run_job(appliance, job).await {
                     return ended.result;
                 }
             }
