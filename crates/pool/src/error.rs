@@ -134,12 +134,6 @@ pub enum PoolError {
     /// The on-disk version is not one this software reads.
     #[error("pool is formatted using an unsupported ZFS version ({0})")]
     UnsupportedVersion(u64),
-    /// The pool was written by a big-endian machine: it is only read.
-    #[error(
-        "pool was written in big-endian byte order, and is not written to here.\n\
-         \tThe pool can be imported in read-only mode with 'zpool import -o readonly=on'."
-    )]
-    BigEndianForWrite,
     /// A device layout (vdev type) that is not implemented.
     #[error("vdev type '{0}' is not supported by this software yet")]
     UnsupportedVdev(String),

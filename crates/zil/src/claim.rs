@@ -144,16 +144,14 @@ async fn settled(
             return Ok(Some(ZilHeader::default()));
         }
     }
-    if header.claim_txg != 0 {
-        return Ok(Some(*header));
+    // Also of one that was claimed there: its replay would find none, and the log would be freed.
+    if !header.log.is_little_endian() {
+        return Err(ZilError::Unsupported {
+            objset: ChainId::of(&header.log).objset,
+            what: "records of a machine with the other byte order",
+        });
     }
-    if header.log.is_little_endian() {
-        return Ok(None);
-    }
-    Err(ZilError::Unsupported {
-        objset: ChainId::of(&header.log).objset,
-        what: "records of a machine with the other byte order",
-    })
+    Ok((header.claim_txg != 0).then_some(*header))
 }
 
 /// The blocks that a record of cloned blocks in the block of `bp` shares; `None` when one is younger than what is on disk.

@@ -71,8 +71,8 @@ pub enum ZioError {
         /// The block's position.
         bookmark: Bookmark,
     },
-    /// The block was written by a big-endian machine.
-    #[error("block {bookmark} was written in big-endian byte order, which is not supported")]
+    /// The block was encrypted by a big-endian machine.
+    #[error("block {bookmark} was encrypted in big-endian byte order, which is not supported")]
     ForeignByteOrder {
         /// The block's position.
         bookmark: Bookmark,

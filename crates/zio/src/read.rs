@@ -145,7 +145,7 @@ impl BlockStore {
             }
             return Ok(Forms::plain(IoBuf::zeroed(to_usize(lsize))));
         }
-        if !bp.is_little_endian() && (bp.is_gang() || bp.uses_crypt()) {
+        if !bp.is_little_endian() && bp.uses_crypt() {
             return Err(ZioError::ForeignByteOrder { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
@@ -346,7 +346,8 @@ impl BlockStore {
         let children = self.read_gang_header(bp, bookmark, class).await?;
         let mut sum = 0_u64;
         for child in children.iter().filter(|child| !child.is_hole()) {
-            if child.is_embedded() || child.uses_crypt() || !child.is_little_endian() {
+            let is_foreign = child.is_little_endian() != bp.is_little_endian();
+            if child.is_embedded() || child.uses_crypt() || is_foreign {
                 return Err(fail("a child of an impossible kind"));
             }
             checks::check_stored(child).map_err(fail)?;
@@ -405,6 +406,10 @@ impl BlockStore {
                 Ok(header) => {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&header, *size)).await;
+                    }
+                    let mut header = header.to_vec();
+                    if !bp.is_little_endian() {
+                        ondisk::byteswap::words(&mut header, 8);
                     }
                     let mut children = BlockPointer::decode_all(&header);
                     return Ok(std::array::from_fn(|_| children.next().unwrap_or_default()));

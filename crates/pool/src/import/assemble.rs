@@ -45,9 +45,6 @@ pub(crate) async fn assemble(
 ) -> Result<Pool, PoolError> {
     let mos = opened.mos.clone();
     let version = uberblock.version;
-    if !uberblock.rootbp.is_little_endian() && !policy.readonly {
-        return Err(PoolError::BigEndianForWrite);
-    }
     check_features(&mos, &tree, version, policy.readonly).await?;
     prepare_store(&opened.store, &mos).await?;
 

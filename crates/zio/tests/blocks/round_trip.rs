@@ -1,6 +1,8 @@
 //! Blocks written are read back, whatever their size, compression, checksum and number of copies; damage is found and
 //! mended; a full pool says so and works on.
 
+use std::path::Path;
+
 use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, ObjectType, Txg};
 use runtime::IoBuf;
 use zio::{CorruptReason, WriteProps, ZioError};
@@ -423,6 +425,63 @@ fn gangs_are_written_read_and_freed_whole() {
             assert_eq!(world.store.space().allocated, before.allocated);
         }
         assert!(world.store.stats().gangs >= 3);
+    });
+}
+
+/// A pointer as a big-endian machine would have made it.
+fn foreign(bp: &BlockPointer) -> BlockPointer {
+    let mut bytes = bp.encode();
+    bytes[6 * 8 + 7] &= 0x7f;
+    BlockPointer::decode(&bytes).expect("a pointer")
+}
+
+/// Rewrites the headers of a gang that was written in txg 20 as a big-endian machine would have written them.
+fn rewrite_foreign(file: &Path, bp: &BlockPointer) {
+    let first = bp.dvas()[0];
+    let mut header = peek(file, first.offset + vdev::LEAF_DATA_START, 512);
+    let children: Vec<BlockPointer> = BlockPointer::decode_all(&header[..384]).collect();
+    for (child, place) in children.iter().zip(header.chunks_exact_mut(128)) {
+        if child.is_gang() {
+            rewrite_foreign(file, child);
+        }
+        if !child.is_hole() {
+            foreign(child).encode_into(place);
+        }
+    }
+    let verifier = ondisk::label::gang_verifier(first.vdev, first.offset, 20);
+    for (word, place) in verifier.iter().zip(header[480..].chunks_exact_mut(8)) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    ondisk::byteswap::words(&mut header, 8);
+    let algorithm = codec::checksum::Algorithm::Sha256;
+    let sum = codec::checksum::compute(algorithm, &[0; 32], &header);
+    for (word, place) in sum.iter().zip(header[480..].chunks_exact_mut(8)) {
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+    for dva in bp.copies() {
+        damage(file, dva.offset + vdev::LEAF_DATA_START, &header);
+    }
+}
+
+#[test]
+fn gangs_of_big_endian_machines_are_read() {
+    run(|handle| async move {
+        let world = World::new(&handle, &[1], 64 * MIB, 12).await;
+        fragment(&world).await;
+        let data = noise(256 << 10, 3);
+        let props = WriteProps {
+            checksum: ChecksumKind::SHA256,
+            ..write_props()
+        };
+        let bp = world.write(20, &data, &props).await;
+        assert!(bp.is_gang(), "{bp}");
+        rewrite_foreign(&world.files[0], &bp);
+        let bp = foreign(&bp);
+        assert_eq!(world.read(&bp).await, data);
+        let before = world.store.space().allocated;
+        world.store.free(Txg(20), &bp).await.expect("frees");
+        let freed = before - world.store.space().allocated;
+        assert_eq!(freed, bp.copies().map(|dva| dva.asize).sum::<u64>());
     });
 }
 
