@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use adapter::Adapter;
 use guard::Guard;
 use locks::MountLocks;
-use nodes::Shared;
+use nodes::{INNER_ROOT_NAME, Shared};
 
 use crate::logging::MOUNT;
 use crate::paths;
@@ -316,7 +316,7 @@ impl Mounts {
             number,
             guid,
             dataset: dataset.to_owned(),
-            point,
+            point: point.clone(),
             unmounter,
             overridden: Vec::new(),
         });
@@ -339,6 +339,15 @@ impl Mounts {
             .name(format!("fuse {dataset}"))
             .spawn(run)
             .map_err(|error| error.to_string())?;
+        if flags.for_samba {
+            let at = point.clone();
+            let entered = paths::call(&point, move || enter_inner_root(&at)).await;
+            if let Err(why) = entered.and_then(|entered| entered.map_err(|error| error.to_string()))
+            {
+                let _ = self.unmount_name(dataset, true).await;
+                return Err(why);
+            }
+        }
         Ok(())
     }
 
@@ -463,6 +472,25 @@ impl Mounts {
             }
         }
     }
+}
+
+/// Mounts the root directory of a mount of Samba's in place of the mount's root, see [`nodes`]. Takes a path.
+fn enter_inner_root(point: &Path) -> io::Result<()> {
+    use rustix::mount::{
+        MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount,
+    };
+    let here = rustix::fs::CWD;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let root = open_tree(here, point.join(INNER_ROOT_NAME), flags)?;
+    unmount(point, UnmountFlags::DETACH)?;
+    move_mount(
+        root,
+        "",
+        here,
+        point,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?;
+    Ok(())
 }
 
 /// What the mount table calls a mount of Samba's. Samba makes the device number of a file's id of it, by adding up its characters, each

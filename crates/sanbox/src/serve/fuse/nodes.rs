@@ -21,8 +21,15 @@ use super::locks::MountLocks;
 use super::real_names::RealNames;
 use super::{Lists, MountFlags};
 
-/// The kernel's number for the root directory, whatever its object number is.
+/// The kernel's number for the root of the mount: the root directory, whatever its object number is.
 const ROOT: u64 = 1;
+/// The kernel's number for the root directory of a mount of Samba's, which is one below the root of the mount: Linux makes a mount's root
+/// before it knows that lists are cached, and from 6.18.42 on (6.6.148, 6.12.101) asks for the root's with each path that leads through it. No
+/// object has this number, nor any directory of `.zfs`.
+/// Linux: fs/fuse/inode.c, fuse_init_inode; fs/posix_acl.c, __forget_cached_acl
+const INNER_ROOT: u64 = 0xfffe_ffff_ffff;
+/// The name of that directory.
+pub(super) const INNER_ROOT_NAME: &str = "root";
 /// Bits of an object number.
 const OBJECT_BITS: u32 = 48;
 /// Entries fetched for one directory request, at least and at most.
@@ -92,6 +99,8 @@ pub(super) struct Shared {
     fs: FsHandle,
     /// Another one after a whole stream was received in the file system's place (`zfs receive -F`).
     root: Mutex<FileId>,
+    /// The kernel's number for it.
+    root_number: u64,
     /// Which access control lists the mount knows.
     pub(super) lists: Lists,
     /// Samba uses the mount. The space that a file takes is told by its size, and not as it is, which changes once more when what was
@@ -113,6 +122,7 @@ impl Shared {
         Self {
             fs,
             root: Mutex::new(root),
+            root_number: if flags.for_samba { INNER_ROOT } else { ROOT },
             lists: flags.lists,
             for_samba: flags.for_samba,
             real_names: RealNames::new(flags.for_samba),
@@ -150,7 +160,7 @@ impl Shared {
             let fs = self.fs.clone();
             Ok((MountedView { fs, view: 0 }, id))
         };
-        if ino == ROOT {
+        if ino == self.root_number || ino == ROOT {
             return here(self.root());
         }
         let known = self.known();
@@ -171,7 +181,7 @@ impl Shared {
     /// The kernel's number for an object.
     pub(super) fn object_number(&self, view: u16, object: u64) -> u64 {
         if view == 0 && object == self.root().object {
-            ROOT
+            self.root_number
         } else {
             u64::from(view) << OBJECT_BITS | object
         }
@@ -185,6 +195,13 @@ impl Shared {
         cred: &Cred,
     ) -> Result<(MountedView, Attr), FsError> {
         let (mounted, id) = self.at(dir)?;
+        if dir == ROOT && dir != self.root_number {
+            if name != INNER_ROOT_NAME.as_bytes() {
+                return Err(FsError::NotFound);
+            }
+            let attr = mounted.fs.getattr(id).await?;
+            return Ok((mounted, attr));
+        }
         let found = mounted.fs.find(id, name, cred).await?;
         let mounted = match found.elsewhere {
             None => mounted,
@@ -238,7 +255,7 @@ impl Shared {
         name: &[u8],
     ) -> Result<u64, FsError> {
         let ino = self.object_number(mounted.view, id.object);
-        if ino == ROOT {
+        if ino == self.root_number {
             return Ok(ino);
         }
         let mut known = self.known();
@@ -261,7 +278,9 @@ impl Shared {
         // The number was reused by a new file: what the kernel holds of the old one is stale.
         node.id = id;
         node.lookups += 1;
-        node.add_name(dir, name);
+        if !(is_control(id) && dir == self.root_number) {
+            node.add_name(dir, name);
+        }
         if added && let Some(view) = known.views.get_mut(&view) {
             view.nodes += 1;
         }
@@ -332,7 +351,8 @@ impl Shared {
     /// The kernel's number of a file that it knows.
     fn known_number(&self, id: &FileId) -> Option<INodeNo> {
         let ino = self.object_number(0, id.object);
-        (ino == ROOT || self.known().nodes.contains_key(&ino)).then_some(INodeNo(ino))
+        let known = ino == self.root_number || self.known().nodes.contains_key(&ino);
+        known.then_some(INodeNo(ino))
     }
 
     /// Has the kernel forget what is no longer so. Called on a thread that serves no requests: the kernel may hold locks
@@ -375,7 +395,7 @@ impl Shared {
                 }
             }
             Invalidation::Root => {
-                let _ = kernel.inval_inode(INodeNo(ROOT), -1, 0);
+                let _ = kernel.inval_inode(INodeNo(self.root_number), -1, 0);
             }
             Invalidation::Everything => {
                 // A file system that is going away has none: requests say so.
@@ -387,7 +407,7 @@ impl Shared {
                     let own = known.nodes.iter().filter(|(_, node)| node.view == 0);
                     own.map(|(ino, _)| *ino).collect()
                 };
-                for ino in files.into_iter().chain([ROOT]) {
+                for ino in files.into_iter().chain([self.root_number]) {
                     let _ = kernel.inval_inode(INodeNo(ino), 0, 0);
                 }
                 self.check_names(kernel, runtime, |_| true);
@@ -459,7 +479,7 @@ impl Known {
 impl Node {
     fn add_name(&mut self, dir: u64, name: &[u8]) {
         let same = |known: &(u64, Vec<u8>)| known.0 == dir && known.1 == name;
-        if self.names.iter().any(same) || is_control(self.id) && dir == ROOT {
+        if self.names.iter().any(same) {
             return;
         }
         if self.names.len() == NAMES_MAX {
