@@ -352,7 +352,10 @@ fn changes(fs: &FsHandle) -> Result<FileId> {
             seconds: 1_000_000_000,
             nanoseconds: 7,
         })),
-        flags: Some(engine::flags::NODUMP),
+        flags: Some(engine::FlagsChange {
+            set: engine::flags::NODUMP,
+            clear: 0,
+        }),
         ..SetAttr::default()
     };
     block_on(fs.link(file, root, b"second", &cred))?;

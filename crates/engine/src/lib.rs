@@ -123,8 +123,8 @@ pub use zio::{DataFault, FaultyBlocks};
 pub use zpl::{
     Access, AccessReason, AccessVerdict, Attr, ByteRange, CaseSensitivity, Change, CreateMode,
     Cred, DelegatedAccess, Delegation, DelegationRecall, DeviceNumber, DirEntry, FileId, FileLocks,
-    FileType, FsError, FsResult, FsStat, HeldLock, Holder, ListLimit, Listing, LockMode,
-    LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled,
+    FileType, FlagsChange, FsError, FsResult, FsStat, HeldLock, Holder, ListLimit, Listing,
+    LockMode, LockOutcome, LockOwner, LockRefusal, LockWait, LockedFile, Made, ReadData, Recalled,
     ReclaimGrace, Renamed, Right, SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp,
     WccAttr, Written, XattrMode, flags,
 };

@@ -3,7 +3,7 @@
 use crate::handle::FileHandle;
 use crate::server::Server;
 use crate::v4::state::AskedAttributes;
-use engine::{Attr, Cred, FsError, FsHandle, FsResult, SetAttr};
+use engine::{Attr, Cred, FlagsChange, FsError, FsHandle, FsResult, SetAttr};
 
 /// Returns the attributes of a file that the client `writer` has delegated to write (RFC 8881, section 10.4.3): the size that it tells,
 /// and, if it has written what it has not sent yet, times and a change number of now.
@@ -31,7 +31,7 @@ pub(crate) async fn attributes(
     // The file's own change number grows with what is told, else it would go back if the client's data were lost. Not the time of the
     // content: the client sets that, to another one perhaps, when it sends what it wrote.
     let set = SetAttr {
-        flags: Some(attr.flags),
+        flags: Some(FlagsChange::default()),
         ..SetAttr::default()
     };
     let cred = Cred {

@@ -58,6 +58,7 @@ pub use locks::{ByteRange, HeldLock, LockMode, LockTable};
 pub use root::create_root;
 pub use types::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
-    FileType, FsStat, ListLimit, Listing, Made, ReadData, Renamed, RootProps, SeekTarget, SetAttr,
-    SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
+    FileType, FlagsChange, FsStat, ListLimit, Listing, Made, ReadData, Renamed, RootProps,
+    SeekTarget, SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode,
+    flags,
 };

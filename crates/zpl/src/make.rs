@@ -372,8 +372,8 @@ impl Fs {
             FileType::Symlink => attrs.symlink = Some(Rc::from(kind.target)),
             _ => {}
         }
-        if let Some(wanted) = set.flags.filter(|_| root) {
-            attrs.flags |= wanted & flags::SETTABLE;
+        if let Some(change) = set.flags.filter(|_| root) {
+            attrs.flags |= change.set & flags::SETTABLE;
         }
         self.give_first_list(dir, &mut attrs)?;
         attrs.check_lengths()?;

@@ -30,7 +30,9 @@ use crate::sa::Attrs;
 use crate::sa::attrs::timestamp;
 use crate::setattr::set_trivial_acl;
 use crate::znode::{XATTR, Znode, device_number};
-use crate::{Cred, DeviceNumber, FileType, FsError, FsResult, SetAttr, SetTime, flags};
+use crate::{
+    Cred, DeviceNumber, FileType, FlagsChange, FsError, FsResult, SetAttr, SetTime, flags,
+};
 
 const DAMAGED: FsError = FsError::Corrupt("record of the intent log");
 
@@ -492,7 +494,7 @@ impl Fs {
             let old = file.flags();
             let flags = flags_after(optional, old);
             if flags != old & flags::SETTABLE {
-                set.flags = Some(flags);
+                set.flags = Some(FlagsChange::among(flags::SETTABLE, flags));
             }
             if optional.asked & optional_attribute::CRTIME != 0 {
                 set.crtime = Some(timestamp(optional.crtime));

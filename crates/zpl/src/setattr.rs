@@ -13,8 +13,8 @@ use crate::sa::Attrs;
 use crate::sa::attrs::stored_time;
 use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
 use crate::{
-    Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp,
-    XattrMode, flags,
+    Access, Change, Cred, FileId, FileType, FlagsChange, FsError, FsResult, FsStat, SetAttr,
+    SetTime, Timestamp, XattrMode, flags,
 };
 use runtime::sync::WHOLE_RANGE;
 
@@ -37,8 +37,9 @@ pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
 }
 
 /// Changes the flags that a caller may set.
-fn change_flags(old: &Attrs, new: &mut Attrs, wanted: u64, root: bool) -> FsResult<()> {
-    let flags = (old.flags & !flags::SETTABLE) | (wanted & flags::SETTABLE);
+fn change_flags(old: &Attrs, new: &mut Attrs, change: FlagsChange, root: bool) -> FsResult<()> {
+    let (set, clear) = (change.set & flags::SETTABLE, change.clear & flags::SETTABLE);
+    let flags = (old.flags & !clear) | set;
     if !root && (flags ^ old.flags) & ROOT_FLAGS != 0 {
         return Err(FsError::NotPermitted);
     }
@@ -111,7 +112,7 @@ impl Fs {
         if let Some(acl) = &relisted {
             rewritten = rewrite_in_list(&mut attrs, posix::ACCESS, &acl.encode())?;
         }
-        if attrs.uid != old.uid || attrs.gid != old.gid {
+        if (attrs.uid, attrs.gid, attrs.project) != (old.uid, old.gid, old.project) {
             self.check_quota(&attrs, true).await?;
         }
         let plan = self.plan_for(&znode, &attrs).await?;
@@ -147,6 +148,7 @@ impl Fs {
         let mut new = old.clone();
         let only_flags = SetAttr {
             flags: None,
+            project: None,
             ..*set
         } == SetAttr::default();
         if old.flags & flags::IMMUTABLE != 0 && !only_flags {
@@ -191,19 +193,30 @@ impl Fs {
         if let Some(time) = set.crtime {
             new.crtime = stored_time(time);
         }
-        if let Some(wanted) = set.flags {
-            change_flags(old, &mut new, wanted, root)?;
+        if let Some(change) = set.flags {
+            change_flags(old, &mut new, change, root)?;
         }
-        if let Some(project) = set.project {
-            if !self.settings().project_quota {
-                return Err(FsError::NotSupported);
-            }
+        self.change_project(old, &mut new, set.project)?;
+        new.ctime = now;
+        Ok(Some(new))
+    }
+
+    /// Gives a project, and checks that the file can have one and the flag that passes it on.
+    ///
+    /// OpenZFS: module/os/linux/zfs/zfs_vnops_os.c, zfs_setattr (XAT_PROJID, XAT_PROJINHERIT)
+    fn change_project(&self, old: &Attrs, new: &mut Attrs, project: Option<u32>) -> FsResult<()> {
+        let passed_on = (new.flags ^ old.flags) & flags::PROJINHERIT != 0;
+        let file_type = FileType::of_mode(old.mode);
+        let has_one = matches!(file_type, Some(FileType::Regular | FileType::Directory));
+        if (project.is_some() || passed_on) && !(has_one && self.settings().project_quota) {
+            return Err(FsError::NotSupported);
+        }
+        if let Some(project) = project {
             self.start_counting();
             new.project = Some(u64::from(project));
             new.flags |= PROJID;
         }
-        new.ctime = now;
-        Ok(Some(new))
+        Ok(())
     }
 
     fn change_times(

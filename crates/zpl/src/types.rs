@@ -242,6 +242,26 @@ pub enum SetTime {
     Client(Timestamp),
 }
 
+/// Which of the bits of [`flags`] to change. Others stay, and so do those not in [`flags::SETTABLE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlagsChange {
+    /// Bits to set.
+    pub set: u64,
+    /// Bits to clear; those that are in `set`, too, are set.
+    pub clear: u64,
+}
+
+impl FlagsChange {
+    /// Returns the change after which `bits` alone are set of those that `among` has.
+    #[must_use]
+    pub fn among(among: u64, bits: u64) -> Self {
+        Self {
+            set: bits & among,
+            clear: among,
+        }
+    }
+}
+
 /// Attributes to set; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
@@ -262,8 +282,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Creation.
     pub crtime: Option<Timestamp>,
-    /// All settable bits of [`flags`]; those not in [`flags::SETTABLE`] are ignored.
-    pub flags: Option<u64>,
+    /// Flags.
+    pub flags: Option<FlagsChange>,
     /// Project id.
     pub project: Option<u32>,
 }

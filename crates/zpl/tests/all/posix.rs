@@ -2,8 +2,8 @@
 
 use runtime::IoBuf;
 use zpl::{
-    Access, CaseSensitivity, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError,
-    RootProps, SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode, flags,
+    Access, CaseSensitivity, CreateMode, Cred, DeviceNumber, FileId, FileType, FlagsChange, Fs,
+    FsError, RootProps, SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode, flags,
 };
 
 use crate::model::all_entries;
@@ -554,7 +554,7 @@ fn flags_forbid_changes() {
         let id = file(&fs, root, "f", 0o666, &admin).await;
         write(&fs, id, 0, b"abc", &admin).await.expect("writes");
         let set = |flags| SetAttr {
-            flags: Some(flags),
+            flags: Some(FlagsChange::among(flags::SETTABLE, flags)),
             ..SetAttr::default()
         };
         assert_eq!(

@@ -1,6 +1,6 @@
 //! `zfs project`: the project that the space of files is counted for, and whether what is made in a directory is of its project.
 
-use engine::{Attr, Cred, FileType, FsError, FsHandle, SetAttr, flags};
+use engine::{Attr, Cred, FileType, FlagsChange, FsError, FsHandle, SetAttr, flags};
 
 use crate::cli::command::{Command, Word, options};
 use crate::cli::sanbox::directory::entries;
@@ -262,12 +262,13 @@ impl Project<'_> {
                 }
             }
             Operation::Clear => {
-                set.flags = inherits.then_some(attr.flags & !flags::PROJINHERIT);
+                set.flags = inherits.then_some(FlagsChange::among(flags::PROJINHERIT, 0));
                 set.project = (!self.keep && attr.project != 0).then_some(0);
             }
             Operation::Set => {
                 let sets = self.set_flag && !inherits;
-                set.flags = sets.then_some(attr.flags | flags::PROJINHERIT);
+                set.flags =
+                    sets.then_some(FlagsChange::among(flags::PROJINHERIT, flags::PROJINHERIT));
                 set.project = (attr.project != id).then_some(id);
             }
         }

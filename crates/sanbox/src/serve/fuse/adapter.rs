@@ -21,18 +21,20 @@ use std::time::{Duration, SystemTime};
 
 use engine::{
     Access, Attr, CloneOf, CreateMode, Cred, FileId, FileType, FsError, IoBuf, LockedFile,
-    SeekTarget, SetAttr, SetTime, SpinPolicy, Stability, XattrMode, is_control, is_unopened,
+    SeekTarget, SetAttr, SetTime, SpinPolicy, Stability, XattrMode, flags, is_control, is_unopened,
     spin_thread_on,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use super::Lists;
 use super::convert::{caller, device_in, errno, kind, root, timestamp};
+use super::ioctl::AskedOfFile;
 use super::locks::{KernelLock, Locker};
 use super::nodes::{MountedView, Shared};
 use crate::undelegated::retried;
@@ -468,6 +470,8 @@ impl Filesystem for Adapter {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         /// `O_TRUNC` of Linux on every architecture we build for.
         const TRUNCATE: i32 = 0o1000;
+        /// `O_APPEND`, likewise.
+        const APPEND: i32 = 0o2000;
         // open(2): O_RDONLY is 0, O_WRONLY 1, O_RDWR 2.
         let wanted = match flags.0 & 3 {
             0 => Access::READ,
@@ -490,12 +494,13 @@ impl Filesystem for Adapter {
                     }
                 }
                 // The file stays until it is closed, even without a name; nor is it delegated to be written meanwhile.
-                fs.hold(id).await?;
-                let undelegated = match wanted.contains(Access::MODIFY) {
-                    true => fs.check_delegations(id, 0),
+                let attr = fs.hold(id).await?;
+                let may = match wanted.contains(Access::MODIFY) {
+                    true => check_flags(&attr, flags.0 & APPEND != 0)
+                        .and_then(|()| fs.check_delegations(id, 0)),
                     false => fs.check_written_elsewhere(id, 0),
                 };
-                if let Err(error) = undelegated {
+                if let Err(error) = may {
                     let _ = fs.release(id).await;
                     return Err(error);
                 }
@@ -1005,6 +1010,40 @@ impl Filesystem for Adapter {
         );
     }
 
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let asked = match AskedOfFile::decode(command, in_data) {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return reply.error(Errno::ENOTTY),
+            Err(error) => return reply.error(errno(error)),
+        };
+        let cred = self.acting(req);
+        self.run(
+            move |shared| async move {
+                let (mounted, id) = shared.at(ino.0)?;
+                if let AskedOfFile::Change(set) = asked {
+                    mounted.fs.setattr(id, &set, None, &cred).await?;
+                    shared.changed(ino.0);
+                    return Ok(Vec::new());
+                }
+                Ok(asked.answer(&mounted.fs.getattr(id).await?))
+            },
+            move |outcome| match outcome {
+                Ok(answer) => reply.ioctl(0, &answer),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
     fn lseek(
         &self,
         _req: &Request,
@@ -1035,6 +1074,17 @@ impl Filesystem for Adapter {
             },
         );
     }
+}
+
+/// Checks that the flags of a file let it be opened to be written, or to be appended to.
+///
+/// OpenZFS: module/os/linux/zfs/zfs_vnops_os.c, zfs_open; Linux: fs/namei.c, inode_permission (immutable files)
+fn check_flags(attr: &Attr, append: bool) -> Result<(), FsError> {
+    let set = attr.flags;
+    if set & flags::IMMUTABLE != 0 || (set & flags::APPENDONLY != 0 && !append) {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(())
 }
 
 /// Takes a file's set-id bits, before a user other than root changes its content.

@@ -8,6 +8,7 @@ mod adapter;
 mod convert;
 pub(crate) mod flags;
 pub(crate) mod guard;
+mod ioctl;
 mod locks;
 mod nodes;
 mod real_names;
