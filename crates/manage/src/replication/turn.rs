@@ -78,7 +78,7 @@ pub async fn fail_over_job(job: &Job, host: &dyn JobHost) -> Result<Vec<String>,
         }
         match host.run(&found).await {
             Ok(report) if report.problems.is_empty() => {
-                fenced = fence_and_send(&found, host).await?
+                fenced = fence_and_send(&found, host).await?;
             }
             Ok(report) => return Err(NotTurned::Incomplete(Box::new(report))),
             Err(error @ ReplicationError::Unreachable { .. }) => {

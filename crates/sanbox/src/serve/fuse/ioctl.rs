@@ -5,7 +5,7 @@
 
 use engine::{Attr, FlagsChange, FsError, SetAttr, flags};
 
-// Linux: include/uapi/linux/fs.h, FS_IOC_*
+// Linux: include/uapi/linux/fs.h, FS_IOC_*; words are of the order of the architectures we build for, little-endian
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_VERSION: u32 = 0x8008_7601;
@@ -43,7 +43,7 @@ impl AskedOfFile {
     pub(super) fn decode(command: u32, data: &[u8]) -> Result<Option<Self>, FsError> {
         let word = |at: usize| {
             let bytes = data.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(u32::from_ne_bytes).ok_or(FsError::Invalid)
+            bytes.map(u32::from_le_bytes).ok_or(FsError::Invalid)
         };
         let change = match command {
             GET_FLAGS => return Ok(Some(Self::Flags)),
@@ -70,15 +70,15 @@ impl AskedOfFile {
     /// Returns the bytes of the answer about a file with these attributes.
     pub(super) fn answer(self, attr: &Attr) -> Vec<u8> {
         match self {
-            Self::Flags => shown(attr, |(_, flag, _)| flag).to_ne_bytes().to_vec(),
+            Self::Flags => shown(attr, |(_, flag, _)| flag).to_le_bytes().to_vec(),
             Self::Generation => {
                 let low = u32::try_from(attr.id.generation & u64::from(u32::MAX));
-                low.expect("masked").to_ne_bytes().to_vec()
+                low.expect("masked").to_le_bytes().to_vec()
             }
             Self::Xattr => {
-                let mut bytes = shown(attr, |(_, _, flag)| flag).to_ne_bytes().to_vec();
+                let mut bytes = shown(attr, |(_, _, flag)| flag).to_le_bytes().to_vec();
                 bytes.resize(PROJECT_AT, 0);
-                bytes.extend_from_slice(&attr.project.to_ne_bytes());
+                bytes.extend_from_slice(&attr.project.to_le_bytes());
                 bytes.resize(XATTR_BYTES, 0);
                 bytes
             }
@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn flags_and_projects_both_ways() {
         let mut bytes = [0; XATTR_BYTES];
-        bytes[..4].copy_from_slice(&0x208_u32.to_ne_bytes());
-        bytes[12..16].copy_from_slice(&7_u32.to_ne_bytes());
+        bytes[..4].copy_from_slice(&0x208_u32.to_le_bytes());
+        bytes[12..16].copy_from_slice(&7_u32.to_le_bytes());
         let decoded = AskedOfFile::decode(SET_XATTR, &bytes);
         let Ok(Some(AskedOfFile::Change(set))) = decoded else {
             panic!("{decoded:?}");
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(change.set, flags::IMMUTABLE | flags::PROJINHERIT);
         assert_eq!(change.clear & flags::ARCHIVE, 0);
         assert_eq!(set.project, Some(7));
-        bytes[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(
             AskedOfFile::decode(SET_XATTR, &bytes),
             Err(FsError::Invalid)
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn flags_that_no_file_has_are_refused() {
         // FS_COMPR_FL
-        let wanted = 0x14_u32.to_ne_bytes();
+        let wanted = 0x14_u32.to_le_bytes();
         assert_eq!(
             AskedOfFile::decode(SET_FLAGS, &wanted),
             Err(FsError::NotSupported)
