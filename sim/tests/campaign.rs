@@ -84,6 +84,16 @@ fn seeds_of_upgrades_pass_and_repeat() {
     }
 }
 
+/// Keys of datasets change, and damaged blocks come back from streams. The campaign itself is `sanbox-sim campaign --encryption`. In 6001187
+/// the block that is to be damaged lies in its pointer, and another dataset has its bytes on a disk.
+#[test]
+fn seeds_with_keys_pass_and_repeat() {
+    for seed in [0, 6_001_187] {
+        let plan = Plan::encryption(seed);
+        pass_and_repeat(seed, || run_judged(&plan));
+    }
+}
+
 /// Worlds in which flushes lie must be found out, or the judges are blind.
 #[test]
 fn the_canary_dies() {

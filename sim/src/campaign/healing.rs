@@ -143,6 +143,8 @@ fn choose(
         raw: is_encrypted,
         compressed: true,
         large_blocks: true,
+        // Blocks that lie in their pointers are no blocks on a disk: one with the same bytes there is another dataset's.
+        embedded: !is_encrypted,
         ..SendOptions::default()
     };
     let with = SendOptions {
