@@ -111,7 +111,7 @@ fn mounts_have_flags_and_projects_of_files() {
     );
     // A directory gives its project to what is made in it, and takes nothing of another one but a copy.
     check(
-        "chattr -p 7 m/d && chattr +P m/d && chattr -p 7 m/d/f && echo b > m/d/g && mkdir m/d/sub && lsattr -p m/d | tr -d -; \
+        "chattr -p 7 m/d && chattr +P m/d && chattr -p 7 m/d/f && echo b > m/d/g && mkdir m/d/sub && lsattr -p m/d | tr -d - | LC_ALL=C sort; \
          lsattr -pd m/d | tr -d -; zfs project -d m/d; zfs project m/d/g",
         "    7  m/d/f\n    7  m/d/g\n    7 P m/d/sub\n    7 P m/d\n    7 P m/d\n    7 - m/d/g\n",
     );
