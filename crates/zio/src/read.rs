@@ -1,5 +1,6 @@
 //! Reading: copies, verification, decompression, gangs, repair of bad copies.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ondisk::{BlockPointer, Compression, Dva, label};
@@ -407,9 +408,9 @@ impl BlockStore {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&header, *size)).await;
                     }
-                    let mut header = header.to_vec();
+                    let mut header = Cow::Borrowed(&header[..]);
                     if !bp.is_little_endian() {
-                        ondisk::byteswap::words(&mut header, 8);
+                        ondisk::byteswap::words(header.to_mut(), 8);
                     }
                     let mut children = BlockPointer::decode_all(&header);
                     return Ok(std::array::from_fn(|_| children.next().unwrap_or_default()));

@@ -342,6 +342,18 @@ pub(super) async fn is_taken_over(
     Ok(listed.iter().any(is_in_use))
 }
 
+/// Whether a copy of a job stands in for its source.
+///
+/// # Errors
+/// The target gives no answer.
+pub(super) async fn stands_in(
+    job: &Job,
+    target: &dyn Switchover,
+) -> Result<bool, ReplicationError> {
+    let copies = target.list(job.target_root()).await?.unwrap_or_default();
+    Ok(copies.iter().any(|copy| copy.identity.is_some()))
+}
+
 /// Whether anything of turning a job round is in force: a copy stands in for its source, or a source is not in use.
 ///
 /// # Errors
@@ -351,8 +363,7 @@ pub(super) async fn is_in_force(
     source: &dyn Switchover,
     target: &dyn Switchover,
 ) -> Result<bool, ReplicationError> {
-    let copies = target.list(job.target_root()).await?.unwrap_or_default();
-    if copies.iter().any(|copy| copy.identity.is_some()) {
+    if stands_in(job, target).await? {
         return Ok(true);
     }
     let sources = source.list(job.source_root()).await?.unwrap_or_default();

@@ -45,7 +45,9 @@ pub use endpoint::{
     ByteStream, Endpoint, Reached, ReceiveSpec, SentSnapshot, StreamSpec, Switchover,
 };
 pub use error::{Refusal, ReplicationError};
-use failover::{adopt_fenced, fail_back, fail_over, is_in_force, is_taken_over, job_of_copy};
+use failover::{
+    adopt_fenced, fail_back, fail_over, is_in_force, is_taken_over, job_of_copy, stands_in,
+};
 pub use failover::{take_over, test, test_clones};
 pub use fence::{FENCED_PROPERTY, Fence, fence_of, is_copy, lift_fences, settle_fences};
 use fence::{fence_source, fenced_sources, reclaim};

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use super::{
     Job, Location, Reached, Refusal, ReplicaDataset, ReplicationError, Report, Switchover, adopt,
     adopt_fenced, fail_back, fail_over, fence_source, fenced_sources, is_in_force, is_taken_over,
-    job_of_copy, lift_fences, reclaim,
+    job_of_copy, lift_fences, reclaim, stands_in,
 };
 
 /// Who has a job that is turned round.
@@ -108,12 +108,8 @@ pub async fn found_by_failover(
     job: &Job,
     target: &dyn Switchover,
 ) -> Result<Job, ReplicationError> {
-    let copies = match job.failed_over {
-        true => target.list(job.target_root()).await?.unwrap_or_default(),
-        false => Vec::new(),
-    };
     Ok(Job {
-        failed_over: copies.iter().any(|copy| copy.identity.is_some()),
+        failed_over: job.failed_over && stands_in(job, target).await?,
         ..job.clone()
     })
 }

@@ -55,11 +55,10 @@ impl AskedOfFile {
             },
             SET_XATTR => SetAttr {
                 flags: Some(flags_change(word(0)?, |(_, _, flag)| flag)?),
-                project: Some(
-                    Some(word(PROJECT_AT)?)
-                        .filter(|&project| project != u32::MAX)
-                        .ok_or(FsError::Invalid)?,
-                ),
+                project: match word(PROJECT_AT)? {
+                    u32::MAX => return Err(FsError::Invalid),
+                    project => Some(project),
+                },
                 ..SetAttr::default()
             },
             _ => return Ok(None),
