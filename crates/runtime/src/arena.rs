@@ -4,6 +4,10 @@
 //! 128 KiB costs more in faults than its checksum); chunks are huge-page sized and aligned; and a chunk can be
 //! registered with an io_uring once instead of pinning pages for each operation.
 //!
+//! Fresh memory comes in huge pages, a chunk at a time, which is the cheapest where the kernel has it. A virtual machine's host
+//! may have to find it first, which takes up to ten times as long as small pages do (docs/measurements/2026-12-01-memory.md):
+//! each first touch of a chunk is timed, and after a slow one the next chunks get small pages.
+//!
 //! ```text
 //!   region:  | chunk 0 | chunk 1 | chunk 2 | ...reserved, not yet touched...
 //!   chunk 1: | 128 KiB | 128 KiB | ... 16 buffers of its size class ... |
@@ -17,7 +21,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
@@ -47,6 +51,15 @@ pub(crate) const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 
 /// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
 const WORDS: usize = CHUNK / CLASSES[0] / 64;
+
+/// A huge page that takes longer to come than this is slow: small pages for the same memory take 0.6 ms.
+const HUGE_SLOW: Duration = Duration::from_millis(1);
+
+/// Chunks that get small pages after a slow huge one, before a huge one is tried again: one of 5 ms costs them an eighth then.
+const SMALL_AFTER_SLOW: usize = 64;
+
+/// A fresh buffer of small pages of at least so many bytes gets them in one call instead of by a fault each.
+const POPULATE_MIN: usize = 16 << 10;
 
 /// Whole free chunks kept with their memory until [`keep_free`] says otherwise; those beyond give it back to the kernel at once.
 const FREE_CHUNKS_KEPT: usize = 32;
@@ -117,6 +130,8 @@ pub(crate) struct Arena {
     state: Mutex<ArenaState>,
     /// Fewer than half of the chunks to keep ready are there.
     is_low: Condvar,
+    /// Chunks that get small pages before huge ones are tried again.
+    small_left: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -145,6 +160,17 @@ struct Chunk {
     partial_index: Option<usize>,
     /// An io_uring holds its pages: they must stay.
     pinned: bool,
+    /// The memory of all its buffers is there.
+    is_backed: bool,
+    /// The pages the kernel was told to take for it.
+    advised: Pages,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Unsaid,
+    Huge,
+    Small,
 }
 
 /// A buffer of the arena.
@@ -186,6 +212,7 @@ impl Arena {
                     chunks_max,
                     state: Mutex::default(),
                     is_low: Condvar::new(),
+                    small_left: AtomicUsize::new(0),
                 });
             }
             size /= 2;
@@ -218,6 +245,8 @@ impl Arena {
         chunk.free_count -= 1;
         let is_zero = chunk.untouched[word] & mask != 0;
         chunk.untouched[word] &= !mask;
+        let needs_memory = is_zero && !chunk.is_backed;
+        let is_first = chunk.free_count + 1 == CHUNK / capacity;
         if chunk.free_count == 0 {
             chunk.partial_index = None;
             state.partial[class].pop();
@@ -225,6 +254,13 @@ impl Arena {
         drop(state);
         let address = self.base + number * CHUNK + (word * 64 + bit) * capacity;
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+        if needs_memory {
+            if is_first && self.back_with_huge_page(number) {
+                self.lock().chunks[number].is_backed = true;
+            } else if capacity >= POPULATE_MIN {
+                populate(start, capacity);
+            }
+        }
         Some(ArenaBuf {
             start,
             capacity,
@@ -281,6 +317,7 @@ impl Arena {
                 continue;
             }
             chunk.untouched = [u64::MAX; WORDS];
+            chunk.is_backed = false;
             state.free_warm.remove(partial_index);
             state.free_cold.push(number);
             state.idle = state.idle.min(state.free_warm.len());
@@ -295,15 +332,15 @@ impl Arena {
             let Some(number) = self.chunk_to_prefault() else {
                 return;
             };
-            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
             // Without the lock: this is what takes time. Only the chunk's first users would have to wait for it otherwise.
-            // SAFETY: the chunk lies in our region and no list has it, so that no buffer of it is in use.
-            let populated = unsafe { madvise(start, CHUNK, Advice::LinuxPopulateWrite) };
+            let is_backed =
+                self.back_with_huge_page(number) || populate(self.start_of(number), CHUNK);
             let mut state = self.lock();
-            if populated.is_err() {
+            if !is_backed {
                 state.free_cold.push(number);
                 return;
             }
+            state.chunks[number].is_backed = true;
             // Behind those that were used: their memory is warm.
             state.free_warm.push_front(number);
         }
@@ -383,6 +420,7 @@ impl Arena {
             // SAFETY: the range lies in a chunk of our region, and no buffer of it is in use while we hold the lock.
             if unsafe { madvise(start, bytes, Advice::LinuxDontNeed) }.is_ok() {
                 given += bytes;
+                chunk.is_backed = false;
                 for slot in first..slot {
                     chunk.untouched[slot / 64] |= 1 << (slot % 64);
                 }
@@ -432,6 +470,8 @@ impl Arena {
             untouched,
             partial_index: None,
             pinned: chunk.pinned,
+            is_backed: chunk.is_backed,
+            advised: chunk.advised,
         };
         state.chunks[number].partial_index = Some(state.partial[class].len());
         state.partial[class].push(number);
@@ -444,9 +484,6 @@ impl Arena {
         if number >= self.chunks_max {
             return None;
         }
-        let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
-        // SAFETY: the chunk lies in our region; the advice changes no content. Refusal is harmless.
-        let _ = unsafe { madvise(start, CHUNK, Advice::LinuxHugepage) };
         state.chunks.push(Chunk {
             class: 0,
             free_count: 0,
@@ -454,8 +491,46 @@ impl Arena {
             untouched: [u64::MAX; WORDS],
             partial_index: None,
             pinned: false,
+            is_backed: false,
+            advised: Pages::Unsaid,
         });
         Some(number)
+    }
+
+    /// Gives a chunk without memory a huge page, or says that it should have small ones. Returns whether all of its memory is there.
+    ///
+    /// Not to be called with the lock: this takes up to milliseconds. Buffers of the chunk may be in use meanwhile.
+    fn back_with_huge_page(&self, number: usize) -> bool {
+        let counted_down = |left: usize| left.checked_sub(1);
+        let (relaxed, left) = (Ordering::Relaxed, &self.small_left);
+        let takes_small = left.fetch_update(relaxed, relaxed, counted_down).is_ok();
+        let (pages, advice) = if takes_small {
+            (Pages::Small, Advice::LinuxNoHugepage)
+        } else {
+            (Pages::Huge, Advice::LinuxHugepage)
+        };
+        let start = self.start_of(number);
+        let was = std::mem::replace(&mut self.lock().chunks[number].advised, pages);
+        if was != pages {
+            // SAFETY: the chunk lies in our region; the advice changes no content. Refusal is harmless: there are pages in any case.
+            let _ = unsafe { madvise(start.as_ptr().cast(), CHUNK, advice) };
+        }
+        if takes_small {
+            return false;
+        }
+        let before = Instant::now();
+        let is_backed = populate(start, CHUNK);
+        if before.elapsed() > HUGE_SLOW {
+            self.small_left.store(SMALL_AFTER_SLOW, relaxed);
+        }
+        is_backed
+    }
+
+    fn start_of(&self, number: usize) -> NonNull<u8> {
+        NonNull::new(std::ptr::with_exposed_provenance_mut(
+            self.base + number * CHUNK,
+        ))
+        .expect("no mapping begins at 0")
     }
 
     /// Returns the number of the chunk that holds the address.
@@ -471,11 +546,27 @@ impl Arena {
     }
 }
 
+/// Has the kernel give the memory of a range of the arena now, if it has not. Returns whether it is there.
+fn populate(start: NonNull<u8>, bytes: usize) -> bool {
+    // SAFETY: the range lies in our region, and its content stays as it is.
+    unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    /// Bytes of the arena that have memory, by the kernel's account.
+    fn resident(arena: &Arena) -> usize {
+        let used = arena.lock().chunks.len() * CHUNK;
+        let mut pages = vec![0_u8; used / 4096];
+        let start = std::ptr::with_exposed_provenance_mut(arena.base);
+        // SAFETY: the range is mapped, and there is a byte for each of its pages.
+        assert_eq!(unsafe { libc::mincore(start, used, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|&page| page & 1 != 0).count() * 4096
+    }
 
     /// Random takes and give-backs against a map of what is held: no overlap, right sizes, zero when promised.
     #[test]
@@ -603,25 +694,7 @@ mod tests {
         let Some(arena) = Arena::reserve() else {
             return;
         };
-        let resident = || {
-            let text = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
-            let region = arena.base..arena.base + arena.chunks_max * CHUNK;
-            let mut is_ours = false;
-            let mut kib = 0;
-            for line in text.lines() {
-                if let Some((start, _)) = line.split_once('-')
-                    && let Ok(start) = usize::from_str_radix(start, 16)
-                {
-                    is_ours = region.contains(&start);
-                } else if let Some(rest) = line.strip_prefix("Rss:")
-                    && is_ours
-                {
-                    let rest = rest.trim().trim_end_matches(" kB");
-                    kib += rest.parse::<usize>().expect("a number");
-                }
-            }
-            kib << 10
-        };
+        let resident = || resident(&arena);
         arena.prefault(10, || false);
         assert_eq!(resident(), 0, "nothing is taken that may not be");
         arena.prefault(10, || true);
@@ -639,6 +712,28 @@ mod tests {
         arena.wait_for_prefault(Duration::from_secs(3600));
         arena.prefault(10, || true);
         assert_eq!(resident(), 16 * CHUNK);
+    }
+
+    #[test]
+    fn after_a_slow_huge_page_buffers_get_the_memory_they_need() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let take = || arena.take(LARGEST).expect("there is room");
+        arena.small_left.store(1, Ordering::Relaxed);
+        let small = [take(), take()];
+        assert!(small.iter().all(|buf| buf.is_zero));
+        assert_eq!(resident(&arena), 2 * LARGEST);
+        arena.give_back_free(usize::MAX);
+        let first_of_huge = take();
+        assert_eq!(resident(&arena), 2 * LARGEST + CHUNK);
+        assert!(first_of_huge.is_zero && take().is_zero);
+        assert_eq!(resident(&arena), 2 * LARGEST + CHUNK);
+
+        arena.small_left.store(1, Ordering::Relaxed);
+        let buf = arena.take(128 << 10).expect("there is room");
+        assert_eq!(resident(&arena), 2 * LARGEST + CHUNK + (128 << 10));
+        arena.give_back(buf.start);
     }
 
     #[test]
