@@ -15,8 +15,8 @@ use super::fence::{
 use super::foreseen::{foresee_test, own, reversed, test_root};
 use super::plan;
 use super::{
-    FENCED_PROPERTY, IDENTITY_PROPERTY, Identity, Job, MARK_PROPERTY, Mark, Progress,
-    ReplicaDataset, ReplicationError, Report, Switchover, Work, adopt, foresee, run,
+    FENCED_PROPERTY, IDENTITY_PROPERTY, Identity, Job, MARK_PROPERTY, Mark, ReplicaDataset,
+    ReplicationError, Report, Switchover, Work, adopt, foresee, run,
 };
 
 /// What keeps a copy from acting, in the order in which it is taken away. A received value comes in force.
@@ -109,7 +109,8 @@ pub async fn take_over(
 }
 
 /// Brings what was written at the target back to the source, and puts that in use again: the target becomes the copy that it was. While most
-/// of it is sent the target stays writable. With `rollback`, what the source has after the newest snapshot in common is given up.
+/// of it is sent the target stays writable. With `rollback`, what the source has after the newest snapshot in common is given up. `now` says the
+/// time, by which snapshots are named.
 ///
 /// # Errors
 /// A side gives no answer, or refuses; then both are as they were, or the target is read-only, and giving it again goes on.
@@ -118,7 +119,7 @@ pub(super) async fn fail_back(
     source: &dyn Switchover,
     target: &dyn Switchover,
     rollback: bool,
-    progress: &Arc<Progress>,
+    now: &(dyn Fn() -> Timestamp + Sync),
 ) -> Result<Report, ReplicationError> {
     let back = reversed(job);
     match settle_fences(job, source, target).await {
@@ -144,14 +145,15 @@ pub(super) async fn fail_back(
     if let Some(refusal) = refusal {
         return Err(refusal.into());
     }
-    let first = complete(run(&back, target, source, progress, Timestamp::now()).await?)?;
+    let progress = Arc::default();
+    let first = complete(run(&back, target, source, &progress, now()).await?)?;
     // Datasets that were made at the target belong to it from now on.
     let mut copies = target.list(job.target_root()).await?.unwrap_or_default();
     copies.retain(|dataset| back.includes(&dataset.name));
     for dataset in &copies {
         target.set(&dataset.name, "readonly", "on").await?;
     }
-    let last = complete(run(&back, target, source, progress, Timestamp::now()).await?)?;
+    let last = complete(run(&back, target, source, &progress, now()).await?)?;
     for dataset in &copies {
         make_wait(target, dataset).await?;
         let bookmarks = dataset

@@ -3,9 +3,8 @@
 //! Whether a job counts as turned round is written down before anything of it is in force, and taken back when all of it is: what is given again
 //! after it was cut off goes on.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
 use super::{
     Job, Location, Reached, Refusal, ReplicaDataset, ReplicationError, Report, Switchover, adopt,
@@ -26,6 +25,9 @@ pub trait JobHost: Send + Sync {
 
     /// Runs the job, as it is given here, in place of a run that is under way.
     fn run<'a>(&'a self, job: &'a Job) -> Reached<'a, Report>;
+
+    /// The time, by the clock of who has the job.
+    fn now(&self) -> Timestamp;
 
     /// Writes down whether the job counts as turned round; it is on stable storage when this returns.
     fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError>;
@@ -181,7 +183,7 @@ pub async fn fail_back_job(
         host.write_down(true)?;
     }
     let (source, target) = (host.source().await?, host.target().await?);
-    let report = fail_back(job, &*source, &*target, rollback, &Arc::default()).await?;
+    let report = fail_back(job, &*source, &*target, rollback, &|| host.now()).await?;
     host.write_down(false)?;
     Ok(Some(report))
 }

@@ -705,6 +705,10 @@ impl JobHost for SimulatedHost {
         async move { run(job, &self.source, &self.target, &Arc::default(), now).await }.boxed()
     }
 
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
     fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError> {
         self.failed_over.store(failed_over, Ordering::Relaxed);
         Ok(())

@@ -489,6 +489,10 @@ impl JobHost for CommandHost<'_> {
         .boxed()
     }
 
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
     fn write_down(&self, failed_over: bool) -> Result<(), ReplicationError> {
         let replications = self.session.appliance.replications();
         let change = |job: &mut Job| job.failed_over = failed_over;
