@@ -78,3 +78,10 @@ fn a_client_has_a_lease_from_the_call_on_to_give_a_file_back_1844() {
         passes(seed);
     }
 }
+
+/// An open was reclaimed, its answer was lost, grace ended, another client was given what the first one had locked, and the answer came again
+/// from its slot: the judge took that for a reclaim after grace.
+#[test]
+fn a_reclaim_that_is_answered_again_was_run_before_7184() {
+    passes(7184);
+}

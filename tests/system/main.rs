@@ -91,6 +91,7 @@ mod support;
 mod tour;
 mod trash;
 mod undo;
+mod vdev_properties;
 mod volumes;
 mod watching;
 mod web;

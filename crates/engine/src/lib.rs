@@ -104,7 +104,7 @@ pub use pool::{
 pub mod pool_property {
     pub use pool::{
         PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
-        PropertyValue, parse_index,
+        PropertyValue, VDEV_PROPERTIES, parse_index,
     };
 }
 pub use codec::crypt::secret::may_be_swapped as keys_may_be_swapped;

@@ -175,6 +175,41 @@ impl PoolHandle {
         })
     }
 
+    /// Returns the properties of a vdev, by guid: native ones in the order of `zpool get all`, then those of users.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`], or there is no such vdev.
+    pub fn vdev_properties(
+        &self,
+        vdev: u64,
+    ) -> Request<'_, Result<Vec<PropertyEntry>, EngineError>> {
+        Box::pin(async move {
+            self.query(move |context| async move { Ok(context.pool.vdev_properties(vdev)?) })
+                .await
+        })
+    }
+
+    /// Sets a property of a vdev, by guid: a native one or one of users, which an empty value takes away.
+    ///
+    /// The change is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// The property or its value is refused; there is no such vdev; the pool is read-only.
+    pub fn set_vdev_property<'a>(
+        &'a self,
+        vdev: u64,
+        name: &'a str,
+        value: &'a str,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.set_vdev_property(vdev, &name, &value).await?)
+            })
+            .await
+        })
+    }
+
     /// Returns what the deduplication tables hold.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ pub(crate) const DRAID: &str = "draid";
 const VDEV_ZAPS_V2: &str = "vdev_zaps_v2";
 /// The ZAP of the root vdev, in the configuration of the pool.
 // OpenZFS: include/sys/fs/zfs.h, ZPOOL_CONFIG_VDEV_ROOT_ZAP
-const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
+pub(crate) const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 /// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
 const RAIDZ_CHILDREN_MAX: usize = 255;
 

@@ -57,6 +57,7 @@ mod spec;
 mod split;
 mod status;
 mod sync;
+mod vdev_properties;
 
 pub use cachefile::{cache_file_devices, cache_file_with};
 pub use capacity::{Capacity, capacity};
@@ -91,3 +92,4 @@ pub use status::{
     RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::{AllocationBias, DraidSpec, NewSpace, TopShape, ashift_for};
+pub use vdev_properties::{VDEV_PROPERTIES, VdevPropertyInfo};

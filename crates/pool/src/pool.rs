@@ -27,7 +27,7 @@ use crate::initialize_trim::LeafActivities;
 use crate::lifecycle::Lifecycle;
 use crate::multihost::MultihostState;
 use crate::objects::{DIRECTORY, PoolObjects};
-use crate::properties::stored::StoredProperties;
+use crate::properties::stored::{StoredProperties, StoredVdevProperties};
 use crate::rebuild::Rebuilds;
 use crate::reflow::Reflows;
 use crate::removal::Removals;
@@ -115,6 +115,7 @@ pub(crate) struct ImportedPool {
     pub(crate) config: PoolConfig,
     pub(crate) objects: Cell<PoolObjects>,
     pub(crate) properties: StoredProperties,
+    pub(crate) vdev_properties: StoredVdevProperties,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) sync: SyncLoop<Self>,
     pub(crate) devices: Devices,
@@ -178,6 +179,7 @@ impl ImportedPool {
             config,
             objects: Cell::new(parts.objects),
             properties: StoredProperties::default(),
+            vdev_properties: StoredVdevProperties::default(),
             lifecycle: Lifecycle::default(),
             sync: SyncLoop::new(parts.uberblock),
             devices: Devices::default(),

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
@@ -500,6 +500,11 @@ impl Arena {
     /// Gives a chunk without memory a huge page, or says that it should have small ones. Returns whether all of its memory is there.
     ///
     /// Not to be called with the lock: this takes up to milliseconds. Buffers of the chunk may be in use meanwhile.
+    #[allow(
+        clippy::disallowed_types,
+        clippy::disallowed_methods,
+        reason = "what the kernel takes is real time, and changes nothing that a simulation sees"
+    )]
     fn back_with_huge_page(&self, number: usize) -> bool {
         let counted_down = |left: usize| left.checked_sub(1);
         let (relaxed, left) = (Ordering::Relaxed, &self.small_left);
@@ -518,7 +523,7 @@ impl Arena {
         if takes_small {
             return false;
         }
-        let before = Instant::now();
+        let before = std::time::Instant::now();
         let is_backed = populate(start, CHUNK);
         if before.elapsed() > HUGE_SLOW {
             self.small_left.store(SMALL_AFTER_SLOW, relaxed);

@@ -13,7 +13,7 @@ use ondisk::{Guid, Txg, label};
 use runtime::sync::Mutex;
 use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
-use crate::diagnosis::ErrorTimes;
+use crate::diagnosis::{ErrorLimits, ErrorTimes};
 use crate::events::{LeafEventKind, LeafEvents};
 use crate::faults::{self, DeviceFaults, InjectedIo, Injection};
 use crate::labels;
@@ -76,6 +76,8 @@ pub(crate) struct Leaf {
     /// Errors of the device, and wrong bytes.
     io_errors: ErrorTimes,
     checksum_errors: ErrorTimes,
+    slow_operations: ErrorTimes,
+    error_limits: Cell<ErrorLimits>,
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
     events: LeafEvents,
@@ -108,6 +110,8 @@ impl Leaf {
             absences: Cell::new(0),
             io_errors: ErrorTimes::default(),
             checksum_errors: ErrorTimes::default(),
+            slow_operations: ErrorTimes::default(),
+            error_limits: Cell::default(),
             writable_until: Cell::new(None),
             events,
             faults,
@@ -287,7 +291,8 @@ impl Leaf {
             return;
         }
         self.stats.borrow_mut().checksum_errors += 1;
-        self.checksum_errors.note(self.handle.now());
+        let limit = self.error_limits.get().checksum;
+        self.checksum_errors.note(self.handle.now(), Some(limit));
         let offset = LEAF_DATA_START + at.offset;
         self.post(LeafEventKind::ChecksumError {
             offset,
@@ -302,6 +307,8 @@ impl Leaf {
     /// Posts an event if an operation took too long.
     fn post_if_slow(&self, offset: u64, size: u64, [asked, ended]: [runtime::Instant; 2]) {
         if ended > asked + SLOW {
+            self.slow_operations
+                .note(ended, self.error_limits.get().slow);
             self.post(LeafEventKind::Slow {
                 offset,
                 size,
@@ -327,7 +334,7 @@ impl Leaf {
     /// Counts and posts a read that is taken for one that failed.
     pub(crate) fn count_failed_read(&self, offset: u64, size: u64, errno: i32) {
         self.stats.borrow_mut().read_errors += 1;
-        self.io_errors.note(self.handle.now());
+        self.note_io_error();
         self.post(LeafEventKind::IoError {
             offset,
             size,
@@ -356,6 +363,7 @@ impl Leaf {
     fn forget_errors(&self) {
         self.io_errors.clear();
         self.checksum_errors.clear();
+        self.slow_operations.clear();
     }
 
     /// Closes the device.
@@ -407,7 +415,7 @@ impl Leaf {
             }
             Err(error) => {
                 self.stats.borrow_mut().read_errors += 1;
-                self.io_errors.note(self.handle.now());
+                self.note_io_error();
                 self.post_failed(offset, len as u64, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
@@ -518,7 +526,7 @@ impl Leaf {
             return;
         }
         self.stats.borrow_mut().write_errors += 1;
-        self.io_errors.note(self.handle.now());
+        self.note_io_error();
         self.post_failed(offset, len, error);
         self.after_error(error).await;
     }
@@ -656,13 +664,23 @@ impl Leaf {
         self.enter(LeafState::Online);
     }
 
-    /// Returns and forgets whether the device failed, and whether it gave wrong bytes, too often.
+    /// Sets how many errors are too many.
+    pub(crate) fn limit_errors(&self, limits: ErrorLimits) {
+        self.error_limits.set(limits);
+    }
+
+    fn note_io_error(&self) {
+        let limit = self.error_limits.get().io;
+        self.io_errors.note(self.handle.now(), Some(limit));
+    }
+
+    /// Returns and forgets whether the device failed, and whether it gave wrong bytes or was slow, too often.
     pub(crate) fn take_diagnosis(&self) -> (bool, bool) {
-        let now = self.handle.now();
-        (
-            self.io_errors.take_burst(now),
-            self.checksum_errors.take_burst(now),
-        )
+        let (now, limits) = (self.handle.now(), self.error_limits.get());
+        let wrong = self.checksum_errors.take_burst(now, Some(limits.checksum));
+        let slow = self.slow_operations.take_burst(now, limits.slow);
+        let failed = self.io_errors.take_burst(now, Some(limits.io));
+        (failed, wrong || slow)
     }
 
     /// Returns how often it stopped being online since it was first opened.

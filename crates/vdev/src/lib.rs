@@ -48,6 +48,7 @@ pub use create::{
     Conflict, DiskUse, DraidSpec, LeafSpec, NewSpace, TopShape, TopSpec, TreeSpec, ashift_for,
     disk_use, metaslab_shift_for, plan, plan_tops,
 };
+pub use diagnosis::{ErrorBurst, ErrorLimits};
 pub use error::VdevError;
 pub use events::{LeafEvent, LeafEventKind, LeafEvents};
 pub use faults::{

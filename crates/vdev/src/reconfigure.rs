@@ -13,7 +13,7 @@ use runtime::DiskKind;
 use crate::create::fresh_guid;
 use crate::leaf::{Leaf, check_sectors, check_size, open_disk};
 use crate::tree::{Top, least_asize_of};
-use crate::{AllocationBias, Health, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
+use crate::{AllocationBias, ErrorLimits, Health, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
 
 /// How a new leaf joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,14 +129,21 @@ impl Tree {
         Ok(leaf.health())
     }
 
-    /// Takes leaves out that have failed too often and are not needed, marks those degraded that gave wrong bytes too
+    /// Sets how many errors of a device are too many; those that were counted before count.
+    pub fn limit_errors(&self, leaf: Guid, limits: ErrorLimits) {
+        if let Ok(leaf) = self.leaf(leaf) {
+            leaf.limit_errors(limits);
+        }
+    }
+
+    /// Takes leaves out that have failed too often and are not needed, marks those degraded that gave wrong bytes, or were slow, too
     /// often. Returns the leaves whose health changed.
     #[must_use]
     pub fn diagnose(&self) -> Vec<Guid> {
         let mut changed = Vec::new();
         for leaf in self.all_leaves() {
-            let (io_errors, checksum_errors) = leaf.take_diagnosis();
-            if !leaf.is_usable() || !(io_errors || checksum_errors) {
+            let (io_errors, wrong_or_slow) = leaf.take_diagnosis();
+            if !leaf.is_usable() || !(io_errors || wrong_or_slow) {
                 continue;
             }
             let health = leaf.health();

@@ -40,10 +40,11 @@ pub(super) struct Gone;
 
 pub(super) type Asked<T> = Result<T, Gone>;
 
-/// An answer, and when its request was sent first.
+/// An answer, when its request was sent first, and when it was run.
 pub(super) struct Answered {
     pub(super) answer: Answer,
     pub(super) sent: u64,
+    ran: u64,
 }
 
 /// A delegation as its client knows it.
@@ -221,7 +222,8 @@ impl Actor {
                 .call(self.number, message.clone(), Some(number))
                 .await;
             if let Some(answer) = self.answered(slot, number, &reply, anew, sent)? {
-                return Ok(Answered { answer, sent });
+                let ran = self.network.ran_at(number);
+                return Ok(Answered { answer, sent, ran });
             }
             self.sleep_ms(200).await;
         }
@@ -479,7 +481,7 @@ impl Actor {
         };
         {
             let mut model = self.model.borrow_mut();
-            model.reclaimed(now, self.number, file, "a reclaimed open");
+            model.reclaimed(now, self.number, file, asked.ran, "a reclaimed open");
             model.opened(now, self.number, file, (access, deny), asked.sent);
         }
         let kept = {
@@ -551,12 +553,12 @@ impl Actor {
             match asked.answer.state(op::LOCK) {
                 Some(id) => {
                     self.client.borrow_mut().files[file].lock = Some(id);
-                    model.reclaimed(now, self.number, file, "a reclaimed lock");
+                    model.reclaimed(now, self.number, file, asked.ran, "a reclaimed lock");
                     model.locked(now, self.number, file, &cells, mode == 2);
                 }
                 None => {
                     let status = asked.answer.status;
-                    model.refused_reclaim(now, self.number, file, "a lock", status);
+                    model.refused_reclaim(now, self.number, file, super::model::LOCK, status);
                     model.unlocking(self.number, file, &cells);
                 }
             }

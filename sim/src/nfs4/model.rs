@@ -21,6 +21,8 @@ pub const SHARED_CELLS: usize = 6;
 
 /// How a file is open, or delegated, or locked, that excludes another use of it: for messages.
 type What = &'static str;
+/// What a client is given, or reclaims, by LOCK.
+pub(super) const LOCK: What = "a lock";
 
 #[derive(Clone, Debug)]
 struct DelegationView {
@@ -359,7 +361,7 @@ impl Model {
         for other in self.others(Some(client)) {
             let held = self.clients[other].files[file].locks;
             if held[cells.clone()].iter().any(|held| held + mode > 2) {
-                self.clash(now, client, other, file, "a lock");
+                self.clash(now, client, other, file, LOCK);
             }
         }
         self.clients[client].files[file].locks[cells.clone()].fill(mode);
@@ -446,10 +448,10 @@ impl Model {
         }
     }
 
-    /// A client reclaimed what it holds of a file.
-    pub fn reclaimed(&mut self, now: u64, client: usize, file: usize, what: What) {
+    /// A client reclaimed what it holds of a file, by a request that was run at `ran`.
+    pub fn reclaimed(&mut self, now: u64, client: usize, file: usize, ran: u64, what: What) {
         self.judged.reclaims += 1;
-        self.used(now, client, file, now, what);
+        self.used(now, client, file, ran, what);
     }
 
     /// The server refused what a client reclaims.
@@ -470,6 +472,11 @@ impl Model {
                 (now - self.serves_since) / 1_000_000
             );
             self.fail(now, &text);
+        }
+        let taken = &mut self.clients[client].files[file].taken;
+        if what == LOCK && taken.is_some_and(|(_, by)| by == LOCK) {
+            // It knows that the lock is lost. The open it has by a reclaim that went well.
+            *taken = None;
         }
     }
 

@@ -58,6 +58,8 @@ struct SlotView {
     /// The newest request that was answered, and its answer behind the transaction id.
     newest: u32,
     answer: Vec<u8>,
+    /// When that was answered first, in nanoseconds.
+    ran_at: u64,
     /// Requests under way.
     running: usize,
 }
@@ -71,7 +73,13 @@ enum SlotVerdict {
 }
 
 impl SlotView {
-    fn judge(&mut self, slot: SlotNumber, answered: &Answer, behind: &[u8]) -> SlotVerdict {
+    fn judge(
+        &mut self,
+        now: u64,
+        slot: SlotNumber,
+        answered: &Answer,
+        behind: &[u8],
+    ) -> SlotVerdict {
         self.running -= 1;
         let second = answered.results.get(1);
         let uncached = second.is_some_and(|second| second.1 == status::RETRY_UNCACHED);
@@ -87,6 +95,7 @@ impl SlotView {
             }
             Some(status::OK) => {
                 self.newest = slot.sequence;
+                self.ran_at = now;
                 self.answer = behind.to_vec();
                 SlotVerdict::Run
             }
@@ -301,13 +310,18 @@ impl Network {
         look(slots.entry((slot.session, slot.slot)).or_default())
     }
 
+    /// When the newest request of a slot was run, in nanoseconds: what is answered again was run before.
+    pub(super) fn ran_at(&self, slot: SlotNumber) -> u64 {
+        self.view(slot, |view| view.ran_at)
+    }
+
     fn judge_slot(&self, slot: SlotNumber, reply: &[u8]) {
         let answered = match wire::answer(reply) {
             Ok(answer) => answer,
             Err(unreadable) => return self.fail(&unreadable.to_string()),
         };
-        let behind = reply.get(4..).unwrap_or_default();
-        match self.view(slot, |view| view.judge(slot, &answered, behind)) {
+        let (now, behind) = (self.now(), reply.get(4..).unwrap_or_default());
+        match self.view(slot, |view| view.judge(now, slot, &answered, behind)) {
             SlotVerdict::Run => {}
             SlotVerdict::Repeat => self.model.borrow_mut().judged.repeats += 1,
             SlotVerdict::Wrong(problem) => {

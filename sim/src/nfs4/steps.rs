@@ -311,7 +311,7 @@ impl Actor {
                 self.client.borrow_mut().files[file].lock = Some(id);
                 let (now, sent) = (self.now(), asked.sent);
                 let mut model = self.model.borrow_mut();
-                model.used(now, self.number, file, sent, "a lock");
+                model.used(now, self.number, file, sent, super::model::LOCK);
                 model.locked(now, self.number, file, &cells, exclusive);
                 return Ok(());
             }

@@ -270,6 +270,7 @@ impl ImportedPool {
         self.load_expansions().await?;
         self.load_checkpoint().await?;
         self.load_leaf_activities().await?;
+        self.load_vdev_properties().await?;
         self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
         self.load_rebuilds().await?;

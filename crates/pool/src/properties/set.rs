@@ -393,17 +393,9 @@ impl ImportedPool {
             let Ok(name) = String::from_utf8(entry.name) else {
                 continue;
             };
-            let stored = match entry.value {
-                zap::ZapValue::U64(numbers) if numbers.len() == 1 => {
-                    StoredValue::Number(numbers[0])
-                }
-                zap::ZapValue::U8(bytes) => {
-                    let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
-                    StoredValue::Text(String::from_utf8_lossy(text).into_owned())
-                }
-                _ => continue,
-            };
-            properties.insert(name, stored);
+            if let Some(stored) = StoredValue::from_zap(entry.value) {
+                properties.insert(name, stored);
+            }
         }
         self.properties.0.replace(properties);
         Ok(())
@@ -428,15 +420,7 @@ pub(crate) async fn store_all(
         imported.set_objects(|objects| objects.properties = object);
     }
     for (key, value) in stored {
-        let encoded = match value {
-            StoredValue::Number(number) => zap::ZapValue::U64(vec![*number]),
-            StoredValue::Text(text) => {
-                let mut bytes = text.clone().into_bytes();
-                bytes.push(0);
-                zap::ZapValue::U8(bytes)
-            }
-        };
-        zap::update(imported.mos(), object, key, &encoded, tx).await?;
+        zap::update(imported.mos(), object, key, &value.to_zap(), tx).await?;
         imported
             .properties
             .0

@@ -1,13 +1,42 @@
-//! The properties that a pool stores, in memory.
+//! The properties that a pool stores of itself and of its vdevs, in memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+
+use dmu::zap;
+use ondisk::Guid;
 
 /// A stored pool property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoredValue {
     Number(u64),
     Text(String),
+}
+
+impl StoredValue {
+    /// Reads a property as it is stored; `None` for what is none.
+    pub(crate) fn from_zap(value: zap::ZapValue) -> Option<Self> {
+        match value {
+            zap::ZapValue::U64(numbers) if numbers.len() == 1 => Some(Self::Number(numbers[0])),
+            zap::ZapValue::U8(bytes) => {
+                let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                Some(Self::Text(String::from_utf8_lossy(text).into_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The property as it is stored: text ends with a zero byte.
+    pub(crate) fn to_zap(&self) -> zap::ZapValue {
+        match self {
+            Self::Number(number) => zap::ZapValue::U64(vec![*number]),
+            Self::Text(text) => {
+                let mut bytes = text.clone().into_bytes();
+                bytes.push(0);
+                zap::ZapValue::U8(bytes)
+            }
+        }
+    }
 }
 
 /// The properties in the `pool_props` ZAP, in memory.
@@ -42,5 +71,44 @@ impl StoredProperties {
             StoredValue::Number(_) => None,
         })
         .collect()
+    }
+}
+
+/// The stored properties of the vdevs, in memory.
+#[derive(Default)]
+pub(crate) struct StoredVdevProperties(RefCell<BTreeMap<Guid, BTreeMap<String, StoredValue>>>);
+
+impl StoredVdevProperties {
+    /// Returns a property of a vdev; `None` when it is not stored.
+    pub(crate) fn get(&self, vdev: Guid, name: &str) -> Option<StoredValue> {
+        self.0.borrow().get(&vdev)?.get(name).cloned()
+    }
+
+    /// Returns all of a vdev.
+    pub(crate) fn of(&self, vdev: Guid) -> Option<BTreeMap<String, StoredValue>> {
+        self.0.borrow().get(&vdev).cloned()
+    }
+
+    /// Whether no vdev has any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// A property that is a number other than the one that stands for none.
+    pub(crate) fn number(&self, vdev: Guid, name: &str) -> Option<u64> {
+        match self.get(vdev, name)? {
+            StoredValue::Number(number) => Some(number).filter(|&number| number != u64::MAX),
+            StoredValue::Text(_) => None,
+        }
+    }
+
+    /// Takes note of what is stored, or is not any more.
+    pub(crate) fn note(&self, vdev: Guid, name: &str, value: Option<StoredValue>) {
+        let mut all = self.0.borrow_mut();
+        let of = all.entry(vdev).or_default();
+        match value {
+            Some(value) => of.insert(name.to_owned(), value),
+            None => of.remove(name),
+        };
     }
 }

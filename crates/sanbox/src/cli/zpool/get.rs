@@ -1,8 +1,10 @@
 //! `zpool get` and `zpool set`.
 
+use engine::PoolHandle;
 use engine::pool_property::{PROPERTIES, PropertyEntry};
 use serde_json::{Map, Value, json};
 
+use super::vdev_properties::{Vdevs, set_of_vdev, vdevs_asked_for, wanted_of_vdevs};
 use super::{open_pool, subjects};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, table};
@@ -24,15 +26,21 @@ pub(super) const GET: Command = Command {
     name: "get",
     summary: "show properties of pools",
     usage: "\tget [-Hp] [-j [--json-int, --json-pool-key-guid]] ...\n\
-         \t    [-o \"all\" | field[,...]] <\"all\" | property[,...]> <pool> ...\n",
+         \t    [-o \"all\" | field[,...]] <\"all\" | property[,...]> <pool> ...\n\
+         \tget [-Hp] [-j [--json-int]] [-o \"all\" | field[,...]] ...\n\
+         \t    <\"all\" | property[,...]> <pool> [all-vdevs | root | <vdev> ...]\n",
     flags: GetOption::FLAGS,
-    words: &[Word::Property, Word::Pool],
+    words: &[Word::Property, Word::Pool, Word::Device],
     lists_properties: true,
     examples: &[
         ("zpool get all tank", "every property of a pool"),
         (
             "zpool get -Hp -o value free tank",
             "one number, for a script",
+        ),
+        (
+            "zpool get allocating,comment tank all-vdevs",
+            "properties of each vdev",
         ),
     ],
     ..Command::NEW
@@ -47,10 +55,20 @@ pub(super) const SET: Command = Command {
     says_missing: false,
     words: &[Word::Setting, Word::Pool, Word::Device],
     lists_properties: true,
-    examples: &[(
-        "zpool set comment='shelf 2' tank",
-        "a note that travels with the pool",
-    )],
+    examples: &[
+        (
+            "zpool set comment='shelf 2' tank",
+            "a note that travels with the pool",
+        ),
+        (
+            "zpool set allocating=off tank mirror-1",
+            "no new blocks on a vdev that is to be removed",
+        ),
+        (
+            "zpool set io_n=20 tank root",
+            "20 failed reads or writes take a device out, not 10",
+        ),
+    ],
     ..Command::NEW
 };
 
@@ -83,17 +101,35 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
     let Some((wanted, names)) = operands.split_first() else {
         return Err(session.misuse("missing property argument"));
     };
+    let mut shown = Shown {
+        fields,
+        exact,
+        integers,
+        rows: Vec::new(),
+        widths: Widths::default(),
+    };
+    if let Some((pool, vdevs)) = vdevs_asked_for(session, names).await? {
+        let wanted = wanted_of_vdevs(session, wanted)?;
+        let objects = shown
+            .vdevs(session, &pool, &vdevs, wanted.as_deref())
+            .await?;
+        if as_json {
+            let envelope = forms::envelope("zpool get", "vdevs", objects);
+            session.out.line(envelope);
+        } else {
+            shown.print(session, scripted);
+        }
+        return Ok(());
+    }
     let wanted = wanted_properties(session, wanted)?;
     let (pools, mut failed) = subjects(session, names).await;
-    let mut rows = Vec::new();
     let mut objects = Map::new();
-    let mut widths = Widths::default();
     for pool in &pools {
         let Some(pool) = pool.open(session) else {
             failed = true;
             continue;
         };
-        widths.name = widths.name.max(pool.name().len());
+        shown.widths.name = shown.widths.name.max(pool.name().len());
         let Ok(entries) = pool.properties().await else {
             continue;
         };
@@ -104,32 +140,7 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
                 .filter_map(|name| named(&entries, name, pool.name()))
                 .collect(),
         };
-        let mut properties = Map::new();
-        for entry in &chosen {
-            let value = if exact {
-                entry.exact()
-            } else {
-                entry.display()
-            };
-            let source = entry.source.as_str();
-            widths.property = widths.property.max(entry.name.len());
-            widths.value = widths.value.max(width_of(&entry.name));
-            properties.insert(
-                entry.name.clone(),
-                forms::property(&value, source, integers),
-            );
-            rows.push(
-                fields
-                    .iter()
-                    .map(|field| match *field {
-                        "name" => pool.name().to_owned(),
-                        "property" => entry.name.clone(),
-                        "value" => value.clone(),
-                        _ => source.to_owned(),
-                    })
-                    .collect::<Vec<String>>(),
-            );
-        }
+        let properties = shown.add(pool.name(), &chosen);
         if as_json {
             let status = pool.status().await.unwrap_or_default();
             let text = |value: u64| forms::text(&value.to_string(), integers);
@@ -155,12 +166,90 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         session
             .out
             .line(forms::envelope("zpool get", "pools", objects));
-    } else if !rows.is_empty() {
-        session
-            .out
-            .text(table(&widths.columns(&fields), &rows, scripted));
+    } else {
+        shown.print(session, scripted);
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+/// What is shown of properties.
+struct Shown {
+    fields: Vec<&'static str>,
+    exact: bool,
+    integers: bool,
+    rows: Vec<Vec<String>>,
+    widths: Widths,
+}
+
+impl Shown {
+    /// Adds properties of something, and returns them for JSON.
+    fn add(&mut self, name: &str, chosen: &[PropertyEntry]) -> Map<String, Value> {
+        let mut properties = Map::new();
+        for entry in chosen {
+            let value = if self.exact {
+                entry.exact()
+            } else {
+                entry.display()
+            };
+            let source = entry.source.as_str();
+            self.widths.property = self.widths.property.max(entry.name.len());
+            self.widths.value = self.widths.value.max(width_of(&entry.name));
+            properties.insert(
+                entry.name.clone(),
+                forms::property(&value, source, self.integers),
+            );
+            let fields = self.fields.iter().map(|field| match *field {
+                "name" => name.to_owned(),
+                "property" => entry.name.clone(),
+                "value" => value.clone(),
+                _ => source.to_owned(),
+            });
+            self.rows.push(fields.collect());
+        }
+        properties
+    }
+
+    /// Adds properties of vdevs, and returns them for JSON.
+    async fn vdevs(
+        &mut self,
+        session: &Session,
+        pool: &PoolHandle,
+        vdevs: &Vdevs,
+        wanted: Option<&[String]>,
+    ) -> Result<Map<String, Value>, Exit> {
+        let mut objects = Map::new();
+        for (name, guid) in vdevs {
+            self.widths.name = self.widths.name.max(name.len());
+            let entries = pool.vdev_properties(*guid).await;
+            let entries = entries.map_err(|error| {
+                let pool = pool.name();
+                session.fail(format!(
+                    "cannot get properties of {name} in {pool}: {error}"
+                ))
+            })?;
+            let chosen: Vec<PropertyEntry> = match wanted {
+                None => entries,
+                Some(wanted) => wanted
+                    .iter()
+                    .filter_map(|wanted| named(&entries, wanted, name))
+                    .collect(),
+            };
+            let properties = self.add(name, &chosen);
+            objects.insert(
+                name.clone(),
+                json!({ "name": name, "guid": forms::text(&guid.to_string(), self.integers),
+                    "properties": Value::Object(properties) }),
+            );
+        }
+        Ok(objects)
+    }
+
+    fn print(&self, session: &Session, scripted: bool) {
+        if !self.rows.is_empty() {
+            let columns = self.widths.columns(&self.fields);
+            session.out.text(table(&columns, &self.rows, scripted));
+        }
+    }
 }
 
 /// How wide the columns of `zpool get` and `zfs get` are: whatever may be in them, not what is.
@@ -267,7 +356,10 @@ fn named(entries: &[PropertyEntry], name: &str, pool: &str) -> Option<PropertyEn
         name: name.to_owned(),
         kind: PropertyKind::Text,
         value,
-        source: PropertySource::None,
+        source: match name.contains(':') {
+            true => PropertySource::Default,
+            false => PropertySource::None,
+        },
     })
 }
 
@@ -293,9 +385,7 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
     }
     let pool = open_pool(session, name).await?;
     if let Some(vdev) = more.first() {
-        return Err(session.fail(format!(
-            "cannot set property for '{vdev}' in '{name}': vdev properties are not supported yet"
-        )));
+        return set_of_vdev(session, &pool, vdev, (property, value)).await;
     }
     let set = if property == "cachefile" {
         session.appliance.set_cachefile(&pool, value).await

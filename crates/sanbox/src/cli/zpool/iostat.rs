@@ -352,7 +352,7 @@ async fn statuses(pools: &[Subject]) -> Vec<PoolStatus> {
 }
 
 /// Returns the guid of the vdev that a word names: as it is shown, by its path, or by its guid.
-fn find_vdev(status: &PoolStatus, word: &str, style: NameStyle) -> Option<u64> {
+pub(super) fn find_vdev(status: &PoolStatus, word: &str, style: NameStyle) -> Option<u64> {
     fn below(vdev: &VdevStatus, word: &str, style: NameStyle) -> Option<u64> {
         let is_it = style.name(vdev) == word
             || vdev.name == word

@@ -23,6 +23,7 @@ mod scan;
 mod split;
 mod status;
 mod upgrade;
+mod vdev_properties;
 mod wait;
 
 pub(crate) use self::activity::vdev_guid;
