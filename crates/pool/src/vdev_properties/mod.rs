@@ -110,7 +110,8 @@ impl ImportedPool {
                     continue;
                 };
                 let is_property = table::info(&name).is_some_and(|info| info.settable);
-                if is_property || name.contains(':') {
+                let is_of_users = name.contains(':') && !table::is_reserved(&name);
+                if is_property || is_of_users {
                     let value = StoredValue::from_zap(entry.value);
                     self.vdev_properties.note(guid, &name, value);
                 }

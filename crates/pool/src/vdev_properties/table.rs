@@ -93,6 +93,16 @@ pub const VDEV_PROPERTIES: &[VdevPropertyInfo] = &[
     shown("slow_ios", PropertyKind::Bytes, "<slowios>"),
 ];
 
+/// What names of the pool's own entries in a vdev's ZAP begin with: nobody sets those.
+const RESERVED: &[&str] = &[
+    "com.datto:",
+    "com.delphix:",
+    "com.klarasystems:",
+    "org.illumos:",
+    "org.openzfs:",
+    "org.zfsonlinux:",
+];
+
 /// Most bytes of a text, with the byte that ends it.
 // OpenZFS: ZAP_MAXVALUELEN
 const TEXT_MAX: usize = 8192;
@@ -100,6 +110,11 @@ const TEXT_MAX: usize = 8192;
 /// Returns a property's row, or `None` for one of the user.
 pub(super) fn info(name: &str) -> Option<&'static VdevPropertyInfo> {
     VDEV_PROPERTIES.iter().find(|info| info.name == name)
+}
+
+/// Whether an entry is the pool's own, though its name looks like one of users.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|begin| name.starts_with(begin))
 }
 
 /// Reads a value that is to be set. `None` takes a property of the user away.
@@ -116,6 +131,9 @@ pub(super) fn parse(name: &str, value: &str) -> Result<Option<StoredValue>, Pool
         }
         if name.len() >= 256 {
             return bad(format!("property name '{name}' is too long"));
+        }
+        if is_reserved(name) {
+            return bad(format!("'{name}' is readonly"));
         }
         return Ok((!value.is_empty()).then(text));
     };
@@ -159,6 +177,8 @@ mod tests {
             "'allocating' must be one of 'on | off'",
         );
         fails("io_n", "-3", "'io_n' must be a number");
+        let own = "org.zfsonlinux:allocation_bias";
+        fails(own, "log", "'org.zfsonlinux:allocation_bias' is readonly");
         assert_eq!(parse("org:x", "").unwrap(), None);
         let never = Some(StoredValue::Number(u64::MAX));
         assert_eq!(parse("io_n", "none").unwrap(), never);
