@@ -93,7 +93,7 @@ pub const VDEV_PROPERTIES: &[VdevPropertyInfo] = &[
     shown("slow_ios", PropertyKind::Bytes, "<slowios>"),
 ];
 
-/// What names of the pool's own entries in a vdev's ZAP begin with: nobody sets those.
+/// What names of the pool's own entries in a vdev's ZAP begin with: they are not to be set.
 const RESERVED: &[&str] = &[
     "com.datto:",
     "com.delphix:",
