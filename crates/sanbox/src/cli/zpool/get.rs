@@ -4,7 +4,7 @@ use engine::PoolHandle;
 use engine::pool_property::{PROPERTIES, PropertyEntry};
 use serde_json::{Map, Value, json};
 
-use super::vdev_properties::{Vdevs, set_of_vdev, vdevs_asked_for, wanted_of_vdevs};
+use super::vdev_properties::{Vdevs, set_of_vdev, vdev_property, vdevs_asked_for};
 use super::{open_pool, subjects};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, table};
@@ -109,7 +109,7 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         widths: Widths::default(),
     };
     if let Some((pool, vdevs)) = vdevs_asked_for(session, names).await? {
-        let wanted = wanted_of_vdevs(session, wanted)?;
+        let wanted = wanted_properties(session, wanted, vdev_property)?;
         let objects = shown
             .vdevs(session, &pool, &vdevs, wanted.as_deref())
             .await?;
@@ -121,7 +121,7 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         }
         return Ok(());
     }
-    let wanted = wanted_properties(session, wanted)?;
+    let wanted = wanted_properties(session, wanted, pool_property)?;
     let (pools, mut failed) = subjects(session, names).await;
     let mut objects = Map::new();
     for pool in &pools {
@@ -133,14 +133,7 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         let Ok(entries) = pool.properties().await else {
             continue;
         };
-        let chosen: Vec<PropertyEntry> = match &wanted {
-            None => entries,
-            Some(wanted) => wanted
-                .iter()
-                .filter_map(|name| named(&entries, name, pool.name()))
-                .collect(),
-        };
-        let properties = shown.add(pool.name(), &chosen);
+        let properties = shown.add(pool.name(), entries, wanted.as_deref());
         if as_json {
             let status = pool.status().await.unwrap_or_default();
             let text = |value: u64| forms::text(&value.to_string(), integers);
@@ -182,10 +175,22 @@ struct Shown {
 }
 
 impl Shown {
-    /// Adds properties of something, and returns them for JSON.
-    fn add(&mut self, name: &str, chosen: &[PropertyEntry]) -> Map<String, Value> {
+    /// Adds those properties of something that are wanted, and returns them for JSON.
+    fn add(
+        &mut self,
+        name: &str,
+        entries: Vec<PropertyEntry>,
+        wanted: Option<&[String]>,
+    ) -> Map<String, Value> {
+        let chosen = match wanted {
+            None => entries,
+            Some(wanted) => wanted
+                .iter()
+                .filter_map(|wanted| named(&entries, wanted, name))
+                .collect(),
+        };
         let mut properties = Map::new();
-        for entry in chosen {
+        for entry in &chosen {
             let value = if self.exact {
                 entry.exact()
             } else {
@@ -227,14 +232,7 @@ impl Shown {
                     "cannot get properties of {name} in {pool}: {error}"
                 ))
             })?;
-            let chosen: Vec<PropertyEntry> = match wanted {
-                None => entries,
-                Some(wanted) => wanted
-                    .iter()
-                    .filter_map(|wanted| named(&entries, wanted, name))
-                    .collect(),
-            };
-            let properties = self.add(name, &chosen);
+            let properties = self.add(name, entries, wanted);
             objects.insert(
                 name.clone(),
                 json!({ "name": name, "guid": forms::text(&guid.to_string(), self.integers),
@@ -317,28 +315,35 @@ pub(crate) fn get_fields(
     Ok(fields)
 }
 
-/// Reads a list of properties; `None` is all.
-fn wanted_properties(session: &Session, list: &str) -> Result<Option<Vec<String>>, Exit> {
+/// Reads a list of properties; `None` is all. `read` returns the name of the property that a word asks for.
+fn wanted_properties(
+    session: &Session,
+    list: &str,
+    read: fn(&str) -> Option<String>,
+) -> Result<Option<Vec<String>>, Exit> {
     if list == "all" {
         return Ok(None);
     }
-    let mut wanted = Vec::new();
-    for name in list.split(',') {
-        let lower = name.to_ascii_lowercase();
-        let native = PROPERTIES
-            .iter()
-            .find(|row| row.name == lower || row.column.eq_ignore_ascii_case(&lower));
-        match native {
-            Some(row) => wanted.push(row.name.to_owned()),
-            None if lower == "name" || name.contains('@') || name.contains(':') => {
-                wanted.push(name.to_owned());
-            }
-            None => {
-                return Err(session.misuse(format!("bad property list: invalid property '{name}'")));
-            }
+    let wanted = list.split(',').map(|name| {
+        read(name)
+            .ok_or_else(|| session.misuse(format!("bad property list: invalid property '{name}'")))
+    });
+    wanted.collect::<Result<_, _>>().map(Some)
+}
+
+/// Returns the name of a pool's property that a word asks for.
+fn pool_property(word: &str) -> Option<String> {
+    let lower = word.to_ascii_lowercase();
+    let native = PROPERTIES
+        .iter()
+        .find(|row| row.name == lower || row.column.eq_ignore_ascii_case(&lower));
+    match native {
+        Some(row) => Some(row.name.to_owned()),
+        None if lower == "name" || word.contains('@') || word.contains(':') => {
+            Some(word.to_owned())
         }
+        None => None,
     }
-    Ok(Some(wanted))
 }
 
 fn named(entries: &[PropertyEntry], name: &str, pool: &str) -> Option<PropertyEntry> {

@@ -73,20 +73,10 @@ fn find(status: &PoolStatus, word: &str) -> Option<(String, u64)> {
     Some((word.to_owned(), guid))
 }
 
-/// Reads a list of vdev properties; `None` is all.
-pub(super) fn wanted_of_vdevs(session: &Session, list: &str) -> Result<Option<Vec<String>>, Exit> {
-    if list == "all" {
-        return Ok(None);
-    }
-    let mut wanted = Vec::new();
-    for name in list.split(',') {
-        let is_known = VDEV_PROPERTIES.iter().any(|row| row.name == name);
-        if !is_known && name != "name" && !name.contains(':') {
-            return Err(session.misuse(format!("bad property list: invalid property '{name}'")));
-        }
-        wanted.push(name.to_owned());
-    }
-    Ok(Some(wanted))
+/// Returns the name of a vdev property that a word asks for.
+pub(super) fn vdev_property(word: &str) -> Option<String> {
+    let is_known = VDEV_PROPERTIES.iter().any(|row| row.name == word);
+    (is_known || word == "name" || word.contains(':')).then(|| word.to_owned())
 }
 
 /// `zpool set PROPERTY=VALUE POOL VDEV`.
