@@ -76,3 +76,33 @@ fn what_is_set_on_vdevs_is_stored_and_obeyed() {
         );
     }
 }
+
+#[test]
+fn properties_stay_with_a_vdev_when_its_devices_change() {
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0"]);
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    check(
+        "truncate -s 128M d0 d1 c0 && zpool create tank $PWD/d0 cache $PWD/c0 && \
+         zpool set comment=alone tank $PWD/d0 && zpool attach tank $PWD/d0 $PWD/d1",
+        "",
+    );
+    let comments = "zpool get -H -o value comment tank mirror-0 $PWD/d0 $PWD/d1";
+    check(comments, "alone\n-\n-\n");
+    check(
+        "zpool set comment=device tank $PWD/d0 && zpool wait -t resilver tank && zpool detach tank $PWD/d1 && \
+         zpool get -H -o value comment tank $PWD/d0",
+        "alone\n",
+    );
+    // A cache device has no place where properties could be stored.
+    check(
+        "zpool get -H -o value state tank $PWD/c0 && zpool get -H -o value comment tank all-vdevs && \
+         zpool set comment=x tank $PWD/c0 2>&1 | sed \"s#$PWD/##\"",
+        "ONLINE\n-\nalone\n-\ncannot set property comment for c0 on tank: property not supported for this vdev\n",
+    );
+    check(
+        "zpool set org.zfsonlinux:allocation_bias=log tank root 2>&1",
+        "cannot set property org.zfsonlinux:allocation_bias for root-0 on tank: \
+         'org.zfsonlinux:allocation_bias' is readonly\n[1]\n",
+    );
+}

@@ -25,6 +25,11 @@ impl ErrorBurst {
         count: 10,
         within: Duration::from_secs(600),
     };
+    /// Whatever happens.
+    const NEVER: Self = Self {
+        count: 0,
+        within: Duration::ZERO,
+    };
 
     /// The errors it counts to; `None` if it is never reached.
     fn reached_at(self) -> Option<usize> {
@@ -42,8 +47,8 @@ pub struct ErrorLimits {
     pub io: ErrorBurst,
     /// Wrong bytes: it is degraded.
     pub checksum: ErrorBurst,
-    /// Operations of more than 30 seconds: it is degraded. `None` is never.
-    pub slow: Option<ErrorBurst>,
+    /// Operations of more than 30 seconds: it is degraded.
+    pub slow: ErrorBurst,
 }
 
 impl Default for ErrorLimits {
@@ -51,7 +56,7 @@ impl Default for ErrorLimits {
         Self {
             io: ErrorBurst::DEFAULT,
             checksum: ErrorBurst::DEFAULT,
-            slow: None,
+            slow: ErrorBurst::NEVER,
         }
     }
 }
@@ -61,8 +66,8 @@ impl Default for ErrorLimits {
 pub(crate) struct ErrorTimes(RefCell<VecDeque<Instant>>);
 
 impl ErrorTimes {
-    pub(crate) fn note(&self, now: Instant, limit: Option<ErrorBurst>) {
-        let Some(count) = limit.and_then(ErrorBurst::reached_at) else {
+    pub(crate) fn note(&self, now: Instant, limit: ErrorBurst) {
+        let Some(count) = limit.reached_at() else {
             return self.clear();
         };
         let mut times = self.0.borrow_mut();
@@ -78,14 +83,13 @@ impl ErrorTimes {
     }
 
     /// Whether there were too many; they are forgotten then.
-    pub(crate) fn take_burst(&self, now: Instant, limit: Option<ErrorBurst>) -> bool {
-        let Some((limit, count)) = limit.and_then(|limit| Some((limit, limit.reached_at()?)))
-        else {
+    pub(crate) fn take_burst(&self, now: Instant, limit: ErrorBurst) -> bool {
+        let Some(count) = limit.reached_at() else {
             return false;
         };
+        assert!(count > 0, "a limit of no errors is never reached");
         let mut times = self.0.borrow_mut();
         let oldest = times.len().checked_sub(count);
-        assert!(count > 0, "a limit of no errors is never reached");
         let first = oldest.and_then(|at| times.get(at));
         let burst = first.is_some_and(|first| now - *first <= limit.within);
         if burst {
@@ -102,11 +106,9 @@ mod tests {
     #[test]
     fn errors_are_too_many_when_a_limit_says_so() {
         let at = |seconds| Instant::ORIGIN + Duration::from_secs(seconds);
-        let burst = |count, seconds| {
-            Some(ErrorBurst {
-                count,
-                within: Duration::from_secs(seconds),
-            })
+        let burst = |count, seconds| ErrorBurst {
+            count,
+            within: Duration::from_secs(seconds),
         };
         let reached = |limit, errors: &[u64]| {
             let times = ErrorTimes::default();
@@ -120,7 +122,7 @@ mod tests {
         assert!(reached(burst(1, 0), &[7]));
         assert!(!reached(burst(0, 10), &[1, 2, 3]));
         assert!(!reached(burst(TIMES_MAX + 1, u64::MAX), &[1, 2, 3]));
-        assert!(!reached(None, &[1, 2, 3]));
+        assert!(!reached(ErrorBurst::NEVER, &[1, 2, 3]));
 
         // A limit that is lowered counts what was noted before.
         let times = ErrorTimes::default();

@@ -73,7 +73,7 @@ pub(crate) struct Leaf {
     probing: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
-    /// Errors of the device, and wrong bytes.
+    /// Errors of the device, wrong bytes, and slowness.
     io_errors: ErrorTimes,
     checksum_errors: ErrorTimes,
     slow_operations: ErrorTimes,
@@ -292,7 +292,7 @@ impl Leaf {
         }
         self.stats.borrow_mut().checksum_errors += 1;
         let limit = self.error_limits.get().checksum;
-        self.checksum_errors.note(self.handle.now(), Some(limit));
+        self.checksum_errors.note(self.handle.now(), limit);
         let offset = LEAF_DATA_START + at.offset;
         self.post(LeafEventKind::ChecksumError {
             offset,
@@ -671,15 +671,15 @@ impl Leaf {
 
     fn note_io_error(&self) {
         let limit = self.error_limits.get().io;
-        self.io_errors.note(self.handle.now(), Some(limit));
+        self.io_errors.note(self.handle.now(), limit);
     }
 
     /// Returns and forgets whether the device failed, and whether it gave wrong bytes or was slow, too often.
     pub(crate) fn take_diagnosis(&self) -> (bool, bool) {
         let (now, limits) = (self.handle.now(), self.error_limits.get());
-        let wrong = self.checksum_errors.take_burst(now, Some(limits.checksum));
+        let wrong = self.checksum_errors.take_burst(now, limits.checksum);
         let slow = self.slow_operations.take_burst(now, limits.slow);
-        let failed = self.io_errors.take_burst(now, Some(limits.io));
+        let failed = self.io_errors.take_burst(now, limits.io);
         (failed, wrong || slow)
     }
 

@@ -76,7 +76,7 @@ impl Pool {
     }
 }
 
-fn text_entry(name: String, text: &str) -> PropertyEntry {
+pub(crate) fn text_entry(name: String, text: &str) -> PropertyEntry {
     PropertyEntry {
         name,
         kind: PropertyKind::Text,

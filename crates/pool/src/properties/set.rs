@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use dmu::{Tx, zap};
+use dsl::property::is_user_property;
 use ondisk::feature::Feature;
 use ondisk::{ObjectType, pool_version};
 use vdev::{VdevConfig, VdevKind};
@@ -17,6 +18,10 @@ use crate::properties::stored::StoredValue;
 use crate::properties::{PoolProperty, PropertyKind, parse_index};
 
 const COMMENT_MAX: usize = 32;
+
+/// Most bytes of a text, with the byte that ends it.
+// OpenZFS: ZAP_MAXVALUELEN
+pub(crate) const TEXT_MAX: usize = 8192;
 
 /// A checked setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +56,10 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError
         return parse_feature(feature, name, value);
     }
     if name.contains(':') {
-        return parse_user(name, value);
+        return Ok(match parse_user(name, value)? {
+            Some(stored) => PropertyChange::Store(name.to_owned(), stored),
+            None => PropertyChange::Remove(name.to_owned()),
+        });
     }
     let property = PoolProperty::parse(name)
         .filter(|p| p.info().name == name || p.info().column.to_lowercase() == name)
@@ -81,18 +89,19 @@ fn parse_feature(feature: &str, name: &str, value: &str) -> Result<PropertyChang
     })
 }
 
-fn parse_user(name: &str, value: &str) -> Result<PropertyChange, PoolError> {
+/// Reads a property of users, of a pool or a vdev. `None` takes it away.
+pub(crate) fn parse_user(name: &str, value: &str) -> Result<Option<StoredValue>, PoolError> {
+    // OpenZFS: module/zcommon/zprop_common.c, zprop_valid_char (no `+`); man/man7/zpoolprops.7
+    if !is_user_property(name) || name.contains('+') || name.starts_with('-') {
+        return Err(bad(format!("invalid property '{name}'")));
+    }
     if name.len() >= 256 {
         return Err(bad(format!("property name '{name}' is too long")));
     }
-    if value.len() >= 8192 {
+    if value.len() >= TEXT_MAX {
         return Err(bad(format!("property value '{value}' is too long")));
     }
-    Ok(if value.is_empty() {
-        PropertyChange::Remove(name.to_owned())
-    } else {
-        PropertyChange::Store(name.to_owned(), StoredValue::Text(value.to_owned()))
-    })
+    Ok((!value.is_empty()).then(|| StoredValue::Text(value.to_owned())))
 }
 
 fn parse_native(
@@ -441,6 +450,9 @@ mod tests {
         };
         fails("size", "1G", "'size' is readonly");
         fails("nonsense", "1", "invalid property 'nonsense'");
+        fails("org:Big", "1", "invalid property 'org:Big'");
+        fails("org:a[", "", "invalid property 'org:a['");
+        fails("org:a+b", "1", "invalid property 'org:a+b'");
         fails(
             "failmode",
             "never",

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use dmu::zap;
-use ondisk::Guid;
+use ondisk::ObjectId;
 
 /// A stored pool property.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,48 +64,50 @@ impl StoredProperties {
 
     /// Returns the user properties.
     pub(crate) fn user(&self) -> Vec<(String, String)> {
-        let values = self.0.borrow();
-        let user = values.iter().filter(|(name, _)| name.contains(':'));
-        user.filter_map(|(name, value)| match value {
-            StoredValue::Text(text) => Some((name.clone(), text.clone())),
-            StoredValue::Number(_) => None,
-        })
-        .collect()
+        of_users(&self.0.borrow())
     }
 }
 
-/// The stored properties of the vdevs, in memory.
+/// Returns those of stored properties that are of users.
+pub(crate) fn of_users(stored: &BTreeMap<String, StoredValue>) -> Vec<(String, String)> {
+    let user = stored.iter().filter(|(name, _)| name.contains(':'));
+    user.filter_map(|(name, value)| match value {
+        StoredValue::Text(text) => Some((name.clone(), text.clone())),
+        StoredValue::Number(_) => None,
+    })
+    .collect()
+}
+
+/// The stored properties of the vdevs, in memory: by ZAP, which stays with a top-level vdev when its devices change.
 #[derive(Default)]
-pub(crate) struct StoredVdevProperties(RefCell<BTreeMap<Guid, BTreeMap<String, StoredValue>>>);
+pub(crate) struct StoredVdevProperties(RefCell<BTreeMap<ObjectId, BTreeMap<String, StoredValue>>>);
 
 impl StoredVdevProperties {
-    /// Returns a property of a vdev; `None` when it is not stored.
-    pub(crate) fn get(&self, vdev: Guid, name: &str) -> Option<StoredValue> {
-        self.0.borrow().get(&vdev)?.get(name).cloned()
-    }
-
     /// Returns all of a vdev.
-    pub(crate) fn of(&self, vdev: Guid) -> Option<BTreeMap<String, StoredValue>> {
-        self.0.borrow().get(&vdev).cloned()
+    pub(crate) fn of(&self, vdev_zap: ObjectId) -> BTreeMap<String, StoredValue> {
+        let all = self.0.borrow();
+        all.get(&vdev_zap).cloned().unwrap_or_default()
     }
 
-    /// Whether no vdev has any.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+    /// Whether any vdev has one of these.
+    pub(crate) fn has_any(&self, names: &[&str]) -> bool {
+        let all = self.0.borrow();
+        let mut stored = all.values().flat_map(BTreeMap::keys);
+        stored.any(|name| names.contains(&name.as_str()))
     }
 
     /// A property that is a number other than the one that stands for none.
-    pub(crate) fn number(&self, vdev: Guid, name: &str) -> Option<u64> {
-        match self.get(vdev, name)? {
-            StoredValue::Number(number) => Some(number).filter(|&number| number != u64::MAX),
+    pub(crate) fn number(&self, vdev_zap: ObjectId, name: &str) -> Option<u64> {
+        match self.0.borrow().get(&vdev_zap)?.get(name)? {
+            StoredValue::Number(number) => Some(*number).filter(|&number| number != u64::MAX),
             StoredValue::Text(_) => None,
         }
     }
 
     /// Takes note of what is stored, or is not any more.
-    pub(crate) fn note(&self, vdev: Guid, name: &str, value: Option<StoredValue>) {
+    pub(crate) fn note(&self, vdev_zap: ObjectId, name: &str, value: Option<StoredValue>) {
         let mut all = self.0.borrow_mut();
-        let of = all.entry(vdev).or_default();
+        let of = all.entry(vdev_zap).or_default();
         match value {
             Some(value) => of.insert(name.to_owned(), value),
             None => of.remove(name),

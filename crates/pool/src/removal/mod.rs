@@ -16,7 +16,7 @@ mod table;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use dmu::{Tx, zap};
+use dmu::Tx;
 use ondisk::ObjectId;
 use vdev::{AllocationBias, Layout, TopInfo, VdevConfig};
 
@@ -479,22 +479,13 @@ impl ImportedPool {
             }
         });
         self.end_evacuation(phys, Stage::Canceled, tx).await?;
-        if !self.is_allocating_off(vdev_zap).await? {
+        if self.vdev_properties.number(vdev_zap, "allocating") != Some(0) {
             self.store().set_allocating(id, true);
         } else {
             self.tree()
                 .update_config(config.guid, |vdev| vdev.non_allocating = true);
         }
         self.log_removal("vdev remove canceled", &config, tx).await
-    }
-
-    /// Whether the property `allocating` of a vdev is off.
-    async fn is_allocating_off(&self, vdev_zap: ObjectId) -> Result<bool, PoolError> {
-        if vdev_zap.0 == 0 {
-            return Ok(false);
-        }
-        let stored = zap::lookup_u64(self.mos(), vdev_zap, "allocating").await?;
-        Ok(stored == Some(0))
     }
 }
 

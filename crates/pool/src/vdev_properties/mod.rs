@@ -6,23 +6,39 @@
 
 mod table;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, ObjectId};
-use vdev::{ErrorBurst, ErrorLimits, VdevConfig, VdevKind};
+use vdev::{ErrorBurst, ErrorLimits, TreeConfig, VdevConfig, VdevKind};
 
 pub use self::table::{VDEV_PROPERTIES, VdevPropertyInfo};
 use crate::PoolError;
 use crate::create::ROOT_ZAP;
 use crate::pool::{ImportedPool, Pool};
-use crate::properties::stored::StoredValue;
+use crate::properties::get::text_entry;
+use crate::properties::stored::{StoredValue, of_users};
 use crate::properties::{PropertyEntry, PropertyKind, PropertySource, PropertyValue};
-use crate::status::VdevStatus;
+use crate::status::{PoolStatus, VdevStatus};
+
+/// Said of a vdev that has no such property, or no place for it.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_set_vdev_prop
+const NOT_SUPPORTED: &str = "property not supported for this vdev";
 
 /// Bytes of a device that labels and boot area take.
 const LABELS_BYTES: u64 = ondisk::label::DATA_START + ondisk::label::END_RESERVED;
+
+/// Properties that say how many errors are too many.
+const LIMITS: &[&str] = &[
+    "checksum_n",
+    "checksum_t",
+    "io_n",
+    "io_t",
+    "slow_io_n",
+    "slow_io_t",
+];
 
 impl Pool {
     /// Returns the properties of a vdev (the root's guid is the pool's) in the order of `zpool get all`, then those of users.
@@ -31,33 +47,23 @@ impl Pool {
     /// `NoSuchDevice`.
     pub fn vdev_properties(&self, vdev: u64) -> Result<Vec<PropertyEntry>, PoolError> {
         let status = self.0.status();
-        let (found, parent) = find(&status.root, None, vdev).ok_or(PoolError::NoSuchDevice)?;
+        let (found, parent) = find_anywhere(&status, vdev).ok_or(PoolError::NoSuchDevice)?;
+        let seen = self.0.see(found, parent);
         let own = VDEV_PROPERTIES.iter().map(|info| {
-            let (value, source) = self.0.vdev_property(info, found, parent);
+            let (value, source) = match info.settable {
+                true => seen.settable(info),
+                false => seen.shown(info),
+            };
             PropertyEntry {
                 name: info.name.to_owned(),
-                kind: match info.name {
-                    "removing" | "trim_support" => PropertyKind::Text,
-                    _ => info.kind,
-                },
+                kind: info.kind,
                 value,
                 source,
             }
         });
-        let mut entries: Vec<PropertyEntry> = own.collect();
-        if let Some(of) = self.0.vdev_properties.of(Guid(vdev)) {
-            let users = of.iter().filter(|(name, _)| name.contains(':'));
-            entries.extend(users.filter_map(|(name, value)| match value {
-                StoredValue::Text(text) => Some(PropertyEntry {
-                    name: name.clone(),
-                    kind: PropertyKind::Text,
-                    value: PropertyValue::Text(text.clone()),
-                    source: PropertySource::Local,
-                }),
-                StoredValue::Number(_) => None,
-            }));
-        }
-        Ok(entries)
+        let of_users = of_users(&seen.stored).into_iter();
+        let of_users = of_users.map(|(name, text)| text_entry(name, &text));
+        Ok(own.chain(of_users).collect())
     }
 
     /// Sets a property of a vdev and waits until it is on stable storage.
@@ -73,10 +79,7 @@ impl Pool {
         let stored = table::parse(name, value)?;
         self.0.writable()?;
         let guid = Guid(vdev);
-        let is_known = find(&self.0.status().root, None, vdev).is_some();
-        if !is_known {
-            return Err(PoolError::NoSuchDevice);
-        }
+        find_anywhere(&self.0.status(), vdev).ok_or(PoolError::NoSuchDevice)?;
         if name == "allocating" {
             self.0
                 .check_allocating(guid, stored == Some(StoredValue::Number(1)))?;
@@ -98,14 +101,16 @@ impl ImportedPool {
     /// Reads the stored properties of all vdevs.
     pub(crate) async fn load_vdev_properties(&self) -> Result<(), PoolError> {
         let tree = self.tree().config();
-        let mut vdevs = vec![tree.guid];
-        vdevs.extend(tree.tops.iter().map(|top| top.guid));
-        vdevs.extend(tree.leaves().iter().map(|leaf| leaf.guid));
-        for guid in vdevs {
-            let Some(object) = self.vdev_zap(guid) else {
-                continue;
-            };
-            for entry in zap::entries(self.mos(), object).await? {
+        let tops = tree.tops.iter().filter_map(|top| top.zap_top);
+        let leaves = tree.leaves().into_iter().filter_map(|leaf| leaf.zap_leaf);
+        let zaps = tree
+            .extra
+            .u64(ROOT_ZAP)
+            .into_iter()
+            .chain(tops)
+            .chain(leaves);
+        for vdev_zap in zaps.filter(|&object| object != 0).map(ObjectId) {
+            for entry in zap::entries(self.mos(), vdev_zap).await? {
                 let Ok(name) = String::from_utf8(entry.name) else {
                     continue;
                 };
@@ -113,26 +118,12 @@ impl ImportedPool {
                 let is_of_users = name.contains(':') && !table::is_reserved(&name);
                 if is_property || is_of_users {
                     let value = StoredValue::from_zap(entry.value);
-                    self.vdev_properties.note(guid, &name, value);
+                    self.vdev_properties.note(vdev_zap, &name, value);
                 }
             }
         }
         self.limit_errors();
         Ok(())
-    }
-
-    /// The ZAP of a vdev, where it has one.
-    fn vdev_zap(&self, guid: Guid) -> Option<ObjectId> {
-        let tree = self.tree().config();
-        let object = if guid == tree.guid {
-            tree.extra.u64(ROOT_ZAP)
-        } else if let Some(top) = tree.tops.iter().find(|top| top.guid == guid) {
-            top.zap_top
-        } else {
-            let leaves = tree.leaves();
-            leaves.iter().find(|leaf| leaf.guid == guid)?.zap_leaf
-        };
-        object.filter(|&object| object != 0).map(ObjectId)
     }
 
     async fn store_vdev_property(
@@ -144,21 +135,20 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         assert!(tx.is_syncing(), "a property is stored in syncing context");
         self.create_vdev_objects(tx).await?;
-        let Some(object) = self.vdev_zap(guid) else {
-            return Err(PoolError::Invalid(
-                "property not supported for this vdev".to_owned(),
-            ));
+        let Some(vdev_zap) = zap_of(&self.tree().config(), guid) else {
+            return Err(PoolError::Invalid(NOT_SUPPORTED.to_owned()));
         };
-        let is_there = self.vdev_properties.get(guid, name).is_some();
         match &value {
-            Some(value) => zap::update(self.mos(), object, name, &value.to_zap(), tx).await?,
-            None if is_there => zap::remove(self.mos(), object, name, tx).await?,
+            Some(value) => zap::update(self.mos(), vdev_zap, name, &value.to_zap(), tx).await?,
+            None if self.vdev_properties.of(vdev_zap).contains_key(name) => {
+                zap::remove(self.mos(), vdev_zap, name, tx).await?;
+            }
             None => {}
         }
         if name == "allocating" {
             self.allocate(guid, value != Some(StoredValue::Number(0)));
         }
-        self.vdev_properties.note(guid, name, value);
+        self.vdev_properties.note(vdev_zap, name, value);
         self.limit_errors();
         Ok(())
     }
@@ -167,9 +157,7 @@ impl ImportedPool {
     fn check_allocating(&self, guid: Guid, allocating: bool) -> Result<(), PoolError> {
         let tops = self.tree().tops();
         let Some(top) = tops.iter().find(|top| top.guid == guid) else {
-            return Err(PoolError::Invalid(
-                "property not supported for this vdev".to_owned(),
-            ));
+            return Err(PoolError::Invalid(NOT_SUPPORTED.to_owned()));
         };
         if self.activities.removal.vdev() == Some(top.id) {
             return Err(PoolError::Invalid("the vdev is being removed".to_owned()));
@@ -195,67 +183,112 @@ impl ImportedPool {
 
     /// Says to each device how many errors take it out: as its own properties, those of its top-level vdev, or those of the root say.
     pub(crate) fn limit_errors(&self) {
-        if self.vdev_properties.is_empty() {
+        if !self.vdev_properties.has_any(LIMITS) {
             return;
         }
         let tree = self.tree().config();
-        for top in &tree.tops {
-            for leaf in tree
-                .leaves()
-                .into_iter()
-                .filter(|leaf| top.holds(leaf.guid))
-            {
-                let inherited = |name: &str| {
-                    let from = [leaf.guid, top.guid, tree.guid];
-                    from.into_iter()
-                        .find_map(|guid| self.vdev_properties.number(guid, name))
-                };
-                let burst = |count: &str, seconds: &str, default: ErrorBurst| ErrorBurst {
-                    count: inherited(count).unwrap_or(default.count),
-                    within: inherited(seconds).map_or(default.within, Duration::from_secs),
-                };
-                let default = ErrorLimits::default();
-                let slow = inherited("slow_io_n").zip(inherited("slow_io_t"));
-                let limits = ErrorLimits {
-                    io: burst("io_n", "io_t", default.io),
-                    checksum: burst("checksum_n", "checksum_t", default.checksum),
-                    slow: slow.map(|(count, seconds)| ErrorBurst {
-                        count,
-                        within: Duration::from_secs(seconds),
-                    }),
-                };
-                self.tree().limit_errors(leaf.guid, limits);
-            }
+        for leaf in tree.leaves() {
+            let top = tree.tops.iter().find(|top| top.holds(leaf.guid));
+            let from = [Some(leaf.guid), top.map(|top| top.guid), Some(tree.guid)];
+            let zaps = from.map(|guid| zap_of(&tree, guid?));
+            let inherited = |name: &str| {
+                let mut zaps = zaps.iter().flatten();
+                zaps.find_map(|&vdev_zap| self.vdev_properties.number(vdev_zap, name))
+            };
+            let burst = |count: &str, seconds: &str, default: ErrorBurst| ErrorBurst {
+                count: inherited(count).unwrap_or(default.count),
+                within: inherited(seconds).map_or(default.within, Duration::from_secs),
+            };
+            let default = ErrorLimits::default();
+            let slow = inherited("slow_io_n").zip(inherited("slow_io_t"));
+            let limits = ErrorLimits {
+                io: burst("io_n", "io_t", default.io),
+                checksum: burst("checksum_n", "checksum_t", default.checksum),
+                slow: slow.map_or(default.slow, |(count, seconds)| ErrorBurst {
+                    count,
+                    within: Duration::from_secs(seconds),
+                }),
+            };
+            self.tree().limit_errors(leaf.guid, limits);
         }
     }
 
-    /// A property's value and where it comes from.
-    fn vdev_property(
-        &self,
-        info: &VdevPropertyInfo,
-        vdev: &VdevStatus,
-        parent: Option<&VdevStatus>,
-    ) -> (PropertyValue, PropertySource) {
+    /// What there is to know of a vdev beside its status.
+    fn see<'a>(&self, status: &'a VdevStatus, parent: Option<&'a VdevStatus>) -> Seen<'a> {
+        let tree = self.tree().config();
+        let guid = Guid(status.guid);
+        let leaves = self.tree().leaves();
+        let psize = leaves
+            .iter()
+            .find(|leaf| leaf.guid == guid)
+            .map(|leaf| leaf.psize);
+        let top = tree.tops.iter().find(|top| top.guid == guid);
+        let asize = match (top, psize) {
+            (Some(top), _) => top.asize,
+            (None, psize) => psize.unwrap_or(0).saturating_sub(LABELS_BYTES),
+        };
+        Seen {
+            status,
+            parent,
+            is_root: guid == tree.guid,
+            is_top: top.is_some(),
+            is_device: psize.is_some(),
+            asize,
+            psize: psize.unwrap_or(asize),
+            parity: top.map_or(0, parity),
+            stored: zap_of(&tree, guid)
+                .map(|vdev_zap| self.vdev_properties.of(vdev_zap))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// The ZAP of a vdev, where it has one.
+fn zap_of(tree: &TreeConfig, guid: Guid) -> Option<ObjectId> {
+    let object = if guid == tree.guid {
+        tree.extra.u64(ROOT_ZAP)
+    } else if let Some(top) = tree.tops.iter().find(|top| top.guid == guid) {
+        top.zap_top
+    } else {
+        let leaves = tree.leaves();
+        leaves.iter().find(|leaf| leaf.guid == guid)?.zap_leaf
+    };
+    object.filter(|&object| object != 0).map(ObjectId)
+}
+
+/// A vdev whose properties are asked for.
+struct Seen<'a> {
+    status: &'a VdevStatus,
+    parent: Option<&'a VdevStatus>,
+    is_root: bool,
+    is_top: bool,
+    is_device: bool,
+    asize: u64,
+    psize: u64,
+    parity: u64,
+    stored: BTreeMap<String, StoredValue>,
+}
+
+impl Seen<'_> {
+    /// The value of a property that cannot be set, and where it comes from.
+    fn shown(&self, info: &VdevPropertyInfo) -> (PropertyValue, PropertySource) {
         use PropertySource::{Default, None};
         use PropertyValue::{Absent, Number, Text};
         let switch = |on: bool| (Text(if on { "on" } else { "off" }.to_owned()), None);
         let text = |text: Option<String>| text.map_or((Absent, Default), |text| (Text(text), None));
-        if info.settable {
-            return self.settable_vdev_property(info, vdev);
-        }
-        let device = self.device_of(vdev.guid);
+        let vdev = self.status;
         let number = match info.name {
             "capacity" => (vdev.allocated_bytes * 100)
                 .checked_div(vdev.size_bytes)
                 .unwrap_or(0),
             "guid" => vdev.guid,
-            "asize" => device.asize,
-            "psize" => device.psize,
+            "asize" => self.asize,
+            "psize" => self.psize,
             "ashift" => vdev.ashift,
             "size" => vdev.size_bytes,
             "free" => vdev.size_bytes.saturating_sub(vdev.allocated_bytes),
             "allocated" => vdev.allocated_bytes,
-            "parity" => device.parity,
+            "parity" => self.parity,
             "numchildren" => vdev.children.len() as u64,
             "read_errors" => vdev.read_errors,
             "write_errors" => vdev.write_errors,
@@ -274,12 +307,12 @@ impl ImportedPool {
             "fragmentation" => {
                 return (vdev.fragmentation_percent.map_or(Absent, Number), None);
             }
-            "trim_support" if device.is_device => {
+            "trim_support" if self.is_device => {
                 return switch(!vdev.trim.unsupported);
             }
             "path" => return text(vdev.path.as_ref().map(|path| path.display().to_string())),
             "devid" | "physpath" | "encpath" | "fru" | "trim_support" => return (Absent, Default),
-            "parent" => return text(parent.map(|parent| parent.name.clone())),
+            "parent" => return text(self.parent.map(|parent| parent.name.clone())),
             "children" => {
                 let names: Vec<&str> = vdev.children.iter().map(|c| c.name.as_str()).collect();
                 return text((!names.is_empty()).then(|| names.join(",")));
@@ -290,78 +323,37 @@ impl ImportedPool {
         (Number(number), None)
     }
 
-    /// The value of a property that is stored.
-    fn settable_vdev_property(
-        &self,
-        info: &VdevPropertyInfo,
-        vdev: &VdevStatus,
-    ) -> (PropertyValue, PropertySource) {
+    /// The value of a property that is stored, and where it comes from.
+    fn settable(&self, info: &VdevPropertyInfo) -> (PropertyValue, PropertySource) {
         use PropertyValue::{Absent, Number, Text};
-        let guid = Guid(vdev.guid);
-        let tree = self.tree().config();
-        let is_leaf = guid != tree.guid && !tree.tops.iter().any(|top| top.guid == guid);
-        if info.name == "allocating" && is_leaf {
+        if info.name == "allocating" && !self.is_root && !self.is_top {
             return (Absent, PropertySource::None);
         }
         let default = match info.name {
             "allocating" => 1,
-            "failfast" if guid == tree.guid => 1,
+            "failfast" if self.is_root => 1,
             "failfast" => 2,
             _ => u64::MAX,
         };
-        let stored = self.vdev_properties.get(guid, info.name);
-        let source = match &stored {
-            Some(StoredValue::Number(number)) if *number == default => PropertySource::Default,
-            Some(_) => PropertySource::Local,
-            None => PropertySource::Default,
+        let number = match self.stored.get(info.name) {
+            Some(StoredValue::Text(text)) => return (Text(text.clone()), PropertySource::Local),
+            Some(StoredValue::Number(number)) => *number,
+            None => default,
         };
-        let value = match (stored, info.kind) {
-            (Some(StoredValue::Text(text)), _) => Text(text),
-            (Some(StoredValue::Number(u64::MAX)), _) => Absent,
-            (stored, PropertyKind::Index(words)) => {
-                let number = match stored {
-                    Some(StoredValue::Number(number)) => number,
-                    _ => default,
-                };
-                let at = usize::try_from(number).unwrap_or(usize::MAX);
-                words
-                    .get(at)
-                    .map_or(Absent, |word| Text((*word).to_owned()))
+        let source = match number == default {
+            true => PropertySource::Default,
+            false => PropertySource::Local,
+        };
+        let value = match info.kind {
+            PropertyKind::Index(words) => {
+                let word = usize::try_from(number).ok().and_then(|at| words.get(at));
+                word.map_or(Absent, |word| Text((*word).to_owned()))
             }
-            (Some(StoredValue::Number(number)), _) => Number(number),
-            (None, _) => Absent,
+            _ if number == u64::MAX => Absent,
+            _ => Number(number),
         };
         (value, source)
     }
-
-    /// What configuration and devices say of a vdev.
-    fn device_of(&self, guid: u64) -> Device {
-        let tree = self.tree().config();
-        let guid = Guid(guid);
-        let mut device = Device::default();
-        if let Some(leaf) = self.tree().leaves().iter().find(|leaf| leaf.guid == guid) {
-            device.is_device = true;
-            device.psize = leaf.psize;
-            device.asize = leaf.psize.saturating_sub(LABELS_BYTES);
-        }
-        if let Some(top) = tree.tops.iter().find(|top| top.guid == guid) {
-            device.asize = top.asize;
-            if !device.is_device {
-                device.psize = top.asize;
-            }
-            device.parity = parity(top);
-        }
-        device
-    }
-}
-
-/// What is to be known of a vdev beside its status.
-#[derive(Default)]
-struct Device {
-    is_device: bool,
-    asize: u64,
-    psize: u64,
-    parity: u64,
 }
 
 fn parity(top: &VdevConfig) -> u64 {
@@ -369,6 +361,13 @@ fn parity(top: &VdevConfig) -> u64 {
         VdevKind::Raidz | VdevKind::Draid => u64::from(top.nparity().unwrap_or(1)),
         _ => 0,
     }
+}
+
+/// Finds a vdev and its parent in a pool, also among its cache devices and spares.
+fn find_anywhere(status: &PoolStatus, guid: u64) -> Option<(&VdevStatus, Option<&VdevStatus>)> {
+    let others = status.caches.iter().chain(&status.spares);
+    let mut all = std::iter::once(&status.root).chain(others);
+    all.find_map(|vdev| find(vdev, None, guid))
 }
 
 /// Finds a vdev and its parent below another one.

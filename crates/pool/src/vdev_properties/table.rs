@@ -3,6 +3,7 @@
 
 use crate::PoolError;
 use crate::properties::PropertyKind;
+use crate::properties::set::{TEXT_MAX, parse_user};
 use crate::properties::stored::StoredValue;
 
 /// A row of the table.
@@ -103,10 +104,6 @@ const RESERVED: &[&str] = &[
     "org.zfsonlinux:",
 ];
 
-/// Most bytes of a text, with the byte that ends it.
-// OpenZFS: ZAP_MAXVALUELEN
-const TEXT_MAX: usize = 8192;
-
 /// Returns a property's row, or `None` for one of the user.
 pub(super) fn info(name: &str) -> Option<&'static VdevPropertyInfo> {
     VDEV_PROPERTIES.iter().find(|info| info.name == name)
@@ -120,23 +117,15 @@ pub(super) fn is_reserved(name: &str) -> bool {
 /// Reads a value that is to be set. `None` takes a property of the user away.
 pub(super) fn parse(name: &str, value: &str) -> Result<Option<StoredValue>, PoolError> {
     let bad = |text: String| Err(PoolError::Invalid(text));
-    if value.len() >= TEXT_MAX {
-        return bad(format!("property value '{value}' is too long"));
-    }
-    let text = || StoredValue::Text(value.to_owned());
     let Some(info) = info(name) else {
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":-._ ".contains(c);
-        if !name.contains(':') || name.starts_with('-') || !name.chars().all(allowed) {
-            return bad(format!("invalid property '{name}'"));
-        }
-        if name.len() >= 256 {
-            return bad(format!("property name '{name}' is too long"));
-        }
         if is_reserved(name) {
             return bad(format!("'{name}' is readonly"));
         }
-        return Ok((!value.is_empty()).then(text));
+        return parse_user(name, value);
     };
+    if value.len() >= TEXT_MAX {
+        return bad(format!("property value '{value}' is too long"));
+    }
     if !info.settable {
         return bad(format!("'{name}' is readonly"));
     }
@@ -155,7 +144,7 @@ pub(super) fn parse(name: &str, value: &str) -> Result<Option<StoredValue>, Pool
                 Err(_) => bad(format!("'{name}' must be a number")),
             },
         },
-        _ => Ok(Some(text())),
+        _ => Ok(Some(StoredValue::Text(value.to_owned()))),
     }
 }
 
