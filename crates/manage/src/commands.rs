@@ -250,6 +250,7 @@ pub const RULES: &[Rule] = {
                 "lab",
                 "man",
                 "mount",
+                "mount.zfs",
                 "nfsstat",
                 "serve",
                 "smb",

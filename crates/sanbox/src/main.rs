@@ -1,4 +1,4 @@
-//! The program: `sanbox`, and through links `zpool`, `zfs`, `zstream`, `zinject`, `stmfadm`, `sbdadm` and `itadm`.
+//! The program: `sanbox`, and through links `zpool`, `zfs`, `zstream`, `zinject`, `mount.zfs`, `stmfadm`, `sbdadm` and `itadm`.
 //!
 //! A command goes to the daemon of its state directory when one runs; otherwise this process takes
 //! the directory's lock and does the same work itself. Either way the same functions run. The ends of a pipe
@@ -125,8 +125,8 @@ fn invocation(own: String, arguments: Vec<String>) -> Result<Invocation, ExitCod
             arguments,
             state,
         }),
-        // COMSTAR's commands are among our own, and so is one of OpenZFS's.
-        "stmfadm" | "sbdadm" | "itadm" | "zinject" => Ok(Invocation {
+        // COMSTAR's commands are among our own, and so are two of OpenZFS's.
+        "stmfadm" | "sbdadm" | "itadm" | "zinject" | "mount.zfs" => Ok(Invocation {
             tool: "sanbox".to_owned(),
             arguments: std::iter::once(own).chain(arguments).collect(),
             state,

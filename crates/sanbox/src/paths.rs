@@ -5,6 +5,7 @@
 //! anything must not make it: it is made on a thread of its own, and waited for no longer than a deadline. What is answered
 //! meanwhile does not depend on it. Files of the kernel (`/proc`, `/sys`) are on no mount of ours and may be read anywhere.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -125,6 +126,14 @@ pub(crate) fn connection_at(point: &Path) -> Option<u32> {
             && mount.file_system.starts_with("fuse")
     });
     found.map(|mount| mount.minor)
+}
+
+/// Returns the FUSE connections that are mounted anywhere here.
+pub(crate) fn connections() -> BTreeSet<u32> {
+    let fuse = mount_table()
+        .into_iter()
+        .filter(|mount| mount.file_system.starts_with("fuse"));
+    fuse.map(|mount| mount.minor).collect()
 }
 
 /// Clears away a mount whose process is gone; leaves any other path as it is. Takes a path.

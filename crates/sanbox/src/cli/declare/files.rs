@@ -189,6 +189,34 @@ pub(super) const MOUNT: Command = Command {
     ..Command::NEW
 };
 
+pub(super) const MOUNT_HELPER: Command = Command {
+    name: "mount.zfs",
+    summary: "what mount(8) calls for file systems of type zfs",
+    operands: "DATASET DIR",
+    flags: &[
+        valued('o', "OPTIONS", "mount options, with commas between"),
+        short('s', "leave out options that are not known"),
+        short('f', "check everything, and mount nothing"),
+        short('n', "no entry in /etc/mtab (there never is one)"),
+        short('v', "say what is mounted where, and how"),
+    ],
+    text: &[
+        "As a link /sbin/mount.zfs to this program it lets 'mount -t zfs tank/www /srv/www' and lines of /etc/fstab mount file systems with          mountpoint=legacy, and snapshots, by the daemon that runs; 'umount /srv/www' unmounts them. The zfsutils-linux package has a file of          that name, for pools of the kernel module: where both are wanted, give the link another name, and mount with that.",
+        "A dataset is mounted at one place at a time. The exit codes are those of mount(8): 1 for a wrong call, 2 for a fault of the system,          32 when it cannot be mounted.",
+    ],
+    examples: &[
+        (
+            "mount -t zfs -o ro tank/www /srv/www",
+            "with the link, a file system that has mountpoint=legacy",
+        ),
+        (
+            "sanbox mount.zfs tank/www@monday /mnt",
+            "the same without it, a snapshot",
+        ),
+    ],
+    ..Command::NEW
+};
+
 pub(super) const ACL: Command = Command {
     name: "acl",
     summary: "show and set modes, owners and access control lists of files",

@@ -41,6 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     files::RM,
     files::MKDIR,
     files::MOUNT,
+    files::MOUNT_HELPER,
     files::ACCESS,
     files::ACL,
     watch::ARCSTAT,

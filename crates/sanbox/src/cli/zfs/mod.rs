@@ -11,6 +11,7 @@ mod key_file;
 pub(super) mod keys;
 mod list;
 mod mount;
+mod mount_helper;
 mod program;
 mod project;
 mod receive;
@@ -29,6 +30,7 @@ use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery}
 use serde_json::{Value, json};
 
 pub(super) use self::destroy::destroy_tree;
+pub(super) use self::mount_helper::run as mount_helper;
 pub(crate) use self::userspace::numbered;
 use super::command::{Table, entry};
 use super::zpool::unavailable;

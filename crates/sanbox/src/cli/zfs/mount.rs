@@ -145,7 +145,7 @@ async fn below(pool: &PoolHandle, root: &str) -> Vec<(PoolHandle, DatasetInfo)> 
 }
 
 /// Why a dataset that was received redacted is neither mounted nor shared.
-const INCOMPLETE: &str =
+pub(super) const INCOMPLETE: &str =
     "Dataset is not complete, was created by receiving a redacted zfs send stream.";
 
 /// What is done at a mount beside it.
@@ -205,6 +205,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         }
         Ok(())
     })?;
+    session.appliance.mounts().settle().await;
     if every {
         if !operands.is_empty() {
             return Err(session.misuse("too many arguments"));
@@ -286,8 +287,14 @@ const OVERRIDES: [(&str, Property, bool); 16] = [
     ("nosuid", Property::Setuid, false),
 ];
 
+/// Returns what a mount option overrides, and whether it turns that on.
+pub(super) fn overridden_by(word: &str) -> Option<(Property, bool)> {
+    let found = OVERRIDES.iter().find(|(known, ..)| *known == word);
+    found.map(|(_, property, on)| (*property, *on))
+}
+
 /// Applies `-o` to a file system that is mounted.
-async fn remount(
+pub(super) async fn remount(
     session: &Session,
     pool: &PoolHandle,
     info: &DatasetInfo,
@@ -303,11 +310,11 @@ async fn remount(
     };
     let mut chosen = session.appliance.mounts().overridden(info.guid);
     for word in words.iter().filter(|word| *word != "remount") {
-        let Some((_, property, on)) = OVERRIDES.iter().find(|(known, ..)| known == word) else {
+        let Some((property, on)) = overridden_by(word) else {
             return refuse(&format!("invalid mount option '{word}'"));
         };
-        chosen.retain(|(known, _)| known != property);
-        chosen.push((*property, *on));
+        chosen.retain(|(known, _)| *known != property);
+        chosen.push((property, on));
     }
     for (property, on) in &chosen {
         match property {
@@ -386,6 +393,7 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         Ok(())
     })?;
+    session.appliance.mounts().settle().await;
     if every {
         if !operands.is_empty() {
             return Err(session.misuse("too many arguments"));

@@ -40,6 +40,9 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a mount that was taken away is waited for to end.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long mounts that others unmounted are waited for to end.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Threads that all mounts have together for requests, beyond one for each.
 const SESSION_THREADS: usize = 1024;
 
@@ -81,6 +84,8 @@ struct Mounted {
     dataset: String,
     point: PathBuf,
     unmounter: Arc<Mutex<SessionUnmounter>>,
+    /// The kernel's number of it.
+    connection: Option<u32>,
     /// Properties in force otherwise than the dataset says, until it is unmounted.
     overridden: Vec<(Property, bool)>,
 }
@@ -291,9 +296,9 @@ impl Mounts {
             if let (Some(guard), Some(connection)) = (&guard, connection) {
                 guard.add(connection);
             }
-            Ok((session, guard.zip(connection)))
+            Ok((session, connection, guard.zip(connection)))
         });
-        let (mut session, guarded) = begun.await?.map_err(|error| explain(&error))?;
+        let (mut session, connection, guarded) = begun.await?.map_err(|error| explain(&error))?;
         let kernel = session.notifier();
         shared.meet(session.notifier());
         let (over, locked) = (Arc::new(AtomicBool::new(false)), shared.clone());
@@ -319,6 +324,7 @@ impl Mounts {
             dataset: dataset.to_owned(),
             point: point.clone(),
             unmounter,
+            connection,
             overridden: Vec::new(),
         });
         let (list, ended) = (self.list.clone(), self.ended.clone());
@@ -462,6 +468,27 @@ impl Mounts {
         if let Some(mount) = self.locked().iter_mut().find(|mount| mount.guid == guid) {
             dataset.clone_into(&mut mount.dataset);
         }
+    }
+
+    /// Waits until the mounts have ended that were unmounted by others: umount(8) does not wait for the process that held it.
+    pub(crate) async fn settle(&self) {
+        let held: Vec<(u64, u32)> = {
+            let list = self.locked();
+            let connected = list
+                .iter()
+                .map(|mount| mount.connection.map(|c| (mount.guid, c)));
+            connected.flatten().collect()
+        };
+        if held.is_empty() {
+            return;
+        }
+        let mounted = paths::connections();
+        let gone = held
+            .into_iter()
+            .filter(|(_, connection)| !mounted.contains(connection));
+        let ended = gone.map(|(guid, _)| self.ended(guid));
+        // One that is in use by a process may stay for ever.
+        let _ = tokio::time::timeout(SETTLE_TIMEOUT, join_all(ended)).await;
     }
 
     /// Waits until a dataset's mount has ended.
