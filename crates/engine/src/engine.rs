@@ -118,7 +118,7 @@ impl Engine {
         root_properties: &'a [(String, String)],
     ) -> Request<'a, Result<PoolHandle, EngineError>> {
         Box::pin(async move {
-            let reserved = self.reserve(&spec.name)?;
+            let reserved = self.reserve(spec.name_in_use())?;
             let context = SetContext {
                 kind: DatasetKind::Filesystem,
                 creating: true,
@@ -128,7 +128,7 @@ impl Engine {
             if pool::plan_root_key(&spec, 1)?.is_some() != spec.key.is_some() {
                 return Err(DslError::NoKey.into());
             }
-            let name = spec.name.clone();
+            let name = spec.name_in_use().to_owned();
             spec.events = self.events().clone();
             let body = move |handle: Handle| async move {
                 // A new pool enables the feature unless told otherwise; the format allows it then.

@@ -119,7 +119,7 @@ impl Pool {
             space,
             session,
             identity,
-            name: spec.name.clone(),
+            name: spec.name_in_use().to_owned(),
             label_state: config::STATE_ACTIVE,
             objects: PoolObjects::default(),
             uberblock: Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE),
@@ -210,7 +210,7 @@ fn new_hierarchy(
     features: Vec<&'static Feature>,
 ) -> (HierarchyOptions, NewHierarchy) {
     let options = HierarchyOptions {
-        pool_name: spec.name.clone(),
+        pool_name: spec.name_in_use().to_owned(),
         read_only: false,
         version,
     };
@@ -520,6 +520,7 @@ pub fn plan_root_key(spec: &PoolSpec, salt: u64) -> Result<Option<dsl::PlannedKe
 /// Checks everything that can be checked without looking at a device.
 fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
     check_name(&spec.name)?;
+    check_name(spec.name_in_use())?;
     if spec.vdevs.is_empty() {
         return Err(PoolError::Invalid(
             "invalid vdev specification: at least one toplevel vdev must be specified".into(),

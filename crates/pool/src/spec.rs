@@ -91,8 +91,10 @@ pub enum FeatureBase {
 /// A pool to be created.
 #[derive(Clone, Debug, Default)]
 pub struct PoolSpec {
-    /// Name of the pool and of its root dataset.
+    /// Name of the pool and of its root dataset, as it is stored.
     pub name: String,
+    /// Name in use until the pool is exported (`-t`), where that is another; not stored.
+    pub temporary_name: Option<String>,
     /// Top-level vdevs for ordinary blocks, in order.
     pub vdevs: Vec<VdevSpec>,
     /// Top-level vdevs for deduplication tables, metadata and intent logs, in order; they follow the ordinary ones.
@@ -128,6 +130,11 @@ pub struct PoolSpec {
 }
 
 impl PoolSpec {
+    /// Returns the name that the pool goes by once it is created.
+    pub fn name_in_use(&self) -> &str {
+        self.temporary_name.as_deref().unwrap_or(&self.name)
+    }
+
     /// Returns all top-level vdevs with what they are for, in the order of their ids.
     pub fn tops(&self) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
         by_bias([&self.vdevs, &self.dedup, &self.special, &self.logs])

@@ -229,14 +229,15 @@ impl KnownPools {
     ) -> Result<PoolHandle, EngineError> {
         spec.host = self.context.identity().clone();
         spec.tuning = self.context.tuning();
-        // With an alternate root a pool is not remembered, unless it is asked for.
+        // With an alternate root, or another name than it has on disk, a pool is not remembered, unless it is asked for.
         // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_create
         let has_cachefile = spec.properties.iter().any(|(name, _)| name == "cachefile");
-        if spec.altroot.is_some() && !has_cachefile {
+        let elsewhere = spec.altroot.is_some() || spec.temporary_name.is_some();
+        if elsewhere && !has_cachefile {
             spec.properties
                 .push(("cachefile".to_owned(), "none".to_owned()));
         }
-        let temporary = spec.altroot.is_some()
+        let temporary = elsewhere
             || spec
                 .properties
                 .iter()

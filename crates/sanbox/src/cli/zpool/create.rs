@@ -20,7 +20,7 @@ options! {
         Mountpoint(String) = valued('m', "mountpoint", "mount point of the pool's file system"),
         Property(String) = valued('o', "property=value", "a property of the pool"),
         RootProperty(String) = valued('O', "file-system-property=value", "a property of the pool's file system"),
-        TemporaryName(String) = valued('t', "name", "import the new pool by another name than it has on disk"),
+        TemporaryName(String) = valued('t', "name", "have the pool go by this name until its export, by the other on disk"),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) const CREATE: Command = Command {
     summary: "create a pool",
     usage: "\tcreate [-fnd] [-o property=value] ... \n\
          \t    [-O file-system-property=value] ... \n\
-         \t    [-m mountpoint] [-R root] <pool> <vdev> ...\n",
+         \t    [-m mountpoint] [-R root] [-t name] <pool> <vdev> ...\n",
     flags: CreateOption::FLAGS,
     words: &[Word::Text, Word::Device],
     examples: &[
@@ -54,6 +54,10 @@ pub(super) const CREATE: Command = Command {
             "zpool create -o ashift=12 -O compression=zstd tank /srv/disk0",
             "a pool on a plain file, for 4 KiB sectors, with zstd for every dataset",
         ),
+        (
+            "zpool create -t new -R /mnt tank mirror /dev/sdb /dev/sdc",
+            "a pool for another machine, which has it as 'tank', though there is a 'tank' here",
+        ),
     ],
     ..Command::NEW
 };
@@ -67,6 +71,7 @@ struct Options {
     mountpoint: Option<String>,
     properties: Vec<(String, String)>,
     root_properties: Vec<(String, String)>,
+    temporary_name: Option<String>,
 }
 
 impl Options {
@@ -81,12 +86,7 @@ impl Options {
                 CreateOption::Mountpoint(mountpoint) => options.mountpoint = Some(mountpoint),
                 CreateOption::Property(text) => options.property(session, &text)?,
                 CreateOption::RootProperty(text) => options.root_property(session, &text)?,
-                CreateOption::TemporaryName(_) => {
-                    return Err(session.fail(
-                        "zpool create -t: not supported by this version of sanbox yet; create the pool, export it, and use \
-                         'zpool import -t POOL NAME'",
-                    ));
-                }
+                CreateOption::TemporaryName(name) => options.temporary(session, name)?,
             }
             Ok(())
         })?;
@@ -106,6 +106,21 @@ impl Options {
         } else {
             self.properties.push((name, value));
         }
+        Ok(())
+    }
+
+    /// Takes `-t`. Such a pool is not remembered, unless it is asked for.
+    fn temporary(&mut self, session: &Session, name: String) -> Outcome {
+        if name.contains('/') {
+            session.out.error(format!(
+                "cannot create '{name}': invalid character '/' in temporary name"
+            ));
+            return Err(session.fail("use 'zfs create' to create a dataset"));
+        }
+        if let Some(why) = bad_name(&name) {
+            return Err(session.fail(format!("cannot create '{name}': {why}")));
+        }
+        self.temporary_name = Some(name);
         Ok(())
     }
 
@@ -165,11 +180,14 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         session.out.error(format!("cannot create '{name}': {why}"));
         return Err(session.fail("pool name may have been omitted"));
     }
+    let name_in_use = options.temporary_name.as_ref().unwrap_or(name);
     if session.appliance.mounts_by_itself() {
-        empty_mountpoint(session, name, &options)?;
+        empty_mountpoint(session, name_in_use, &options)?;
     }
-    if !options.dry_run && session.appliance.known_pool(name).await.is_some() {
-        return Err(session.fail(format!("cannot create '{name}': pool already exists")));
+    if !options.dry_run && session.appliance.known_pool(name_in_use).await.is_some() {
+        return Err(session.fail(format!(
+            "cannot create '{name_in_use}': pool already exists"
+        )));
     }
     in_use_here(session, &layout, options.force).await?;
     let drawing = options.dry_run.then(|| dry_run(name, &layout));
@@ -180,6 +198,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let mut spec = PoolSpec {
         name: name.clone(),
+        temporary_name: options.temporary_name,
         vdevs: layout.normal,
         dedup: layout.dedup,
         special: layout.special,
