@@ -31,6 +31,24 @@ impl PoolHandle {
         })
     }
 
+    /// Starts a scrub of what was written from `since` to `until` (seconds since 1970), or goes on with a paused one; does not
+    /// wait for its end.
+    ///
+    /// # Errors
+    /// A scan runs; the pool is suspended or closed.
+    pub fn start_scrub_of_time(
+        &self,
+        since: Option<u64>,
+        until: Option<u64>,
+    ) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.start_scrub_of_time(since, until).await?)
+            })
+            .await
+        })
+    }
+
     /// Pauses a scrub.
     ///
     /// # Errors

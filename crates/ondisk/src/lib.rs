@@ -49,6 +49,7 @@ pub mod sa;
 pub mod scan;
 pub mod space_map;
 pub mod stream;
+pub mod txg_times;
 mod uberblock;
 mod units;
 mod words;

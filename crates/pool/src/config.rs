@@ -142,6 +142,11 @@ impl PoolConfig {
         &self.name
     }
 
+    /// Whether the pool is of the version that has features.
+    pub(crate) fn has_features(&self) -> bool {
+        self.identity.borrow().has_features()
+    }
+
     /// Returns the pool's guid.
     pub(crate) fn guid(&self) -> u64 {
         self.identity.borrow().guid

@@ -41,6 +41,9 @@ const VALUES: &[&str] = &[
     "com.openzfs:error_scrub",
     "error_scrub",
     "com.klarasystems:last_scrubbed_txg",
+    "com.klarasystems:txg_log_time:minutes",
+    "com.klarasystems:txg_log_time:days",
+    "com.klarasystems:txg_log_time:months",
 ];
 
 /// Totals of a list of block pointers.

@@ -5,6 +5,7 @@
 //! Repairs never overwrite what was written after the scan looked (the device tree watches the range).
 // OpenZFS: module/zfs/dsl_scan.c (states, what is recorded when)
 
+mod date_range;
 mod deferred;
 mod order;
 mod state;
@@ -49,7 +50,7 @@ impl Pool {
     /// # Errors
     /// `Scan` while a scan runs; `Suspended`, `Closed`.
     pub async fn start_scrub(&self) -> Result<(), PoolError> {
-        self.start_scrub_from(0).await
+        self.start_scrub_between(0, None).await
     }
 
     /// Starts a scrub of what was written since the last one that came to its end, or goes on with one that was paused,
@@ -59,11 +60,31 @@ impl Pool {
     /// As [`Pool::start_scrub`].
     // OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_scrub
     pub async fn start_scrub_of_new(&self) -> Result<(), PoolError> {
-        self.start_scrub_from(self.0.activities.scan.last_scrubbed_txg())
+        self.start_scrub_between(self.0.activities.scan.last_scrubbed_txg(), None)
             .await
     }
 
-    async fn start_scrub_from(&self, min_txg: u64) -> Result<(), PoolError> {
+    /// Starts a scrub of what was written from `since` to `until` (seconds since 1970), as far as the pool knows when its txgs
+    /// were: rather of more than of less. Goes on with one that was paused, whatever it looks at.
+    ///
+    /// # Errors
+    /// As [`Pool::start_scrub`].
+    pub async fn start_scrub_of_time(
+        &self,
+        since: Option<u64>,
+        until: Option<u64>,
+    ) -> Result<(), PoolError> {
+        let min_txg = since.map_or(0, |time| self.0.txg_before(time));
+        let max_txg = until.and_then(|time| self.0.txg_after(time));
+        self.start_scrub_between(min_txg, max_txg).await
+    }
+
+    /// Starts a scrub of what was born after `min_txg`, up to `max_txg`, or to now.
+    async fn start_scrub_between(
+        &self,
+        min_txg: u64,
+        max_txg: Option<u64>,
+    ) -> Result<(), PoolError> {
         let imported = &self.0;
         let scan = &imported.activities.scan;
         let _deciding = scan.deciding.lock().await;
@@ -78,7 +99,9 @@ impl Pool {
             imported.start_walk();
             return Ok(());
         }
-        imported.begin_scan(scan_func::SCRUB, min_txg, None).await?;
+        imported
+            .begin_scan(scan_func::SCRUB, min_txg, max_txg)
+            .await?;
         imported.start_walk();
         Ok(())
     }
@@ -182,6 +205,7 @@ impl ImportedPool {
             let txg = words.first().copied().unwrap_or(0);
             self.activities.scan.last_scrubbed_txg.set(txg);
         }
+        self.load_txg_times().await?;
         let Some(zap::ZapValue::U64(words)) = zap::lookup(self.mos(), DIRECTORY, "scan").await?
         else {
             return Ok(());
@@ -355,8 +379,8 @@ impl ImportedPool {
         min_txg: u64,
         max_txg: Option<u64>,
     ) -> Result<(), PoolError> {
-        let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
         if self.session.readonly {
+            let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
             let phys = self.new_scan(func, min_txg, max_txg);
             *self.activities.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
             *self.activities.scan.phys.borrow_mut() = phys;
@@ -369,10 +393,7 @@ impl ImportedPool {
             if imported.activities.rebuild.is_active() {
                 return Err(ScanRefusal::Resilvering.into());
             }
-            let max_txg = match func {
-                scan_func::SCRUB => tx.txg().0,
-                _ => max_txg,
-            };
+            let max_txg = max_txg.unwrap_or(tx.txg().0);
             imported.setup_scan(func, min_txg, max_txg, &tx).await
         })
         .await
@@ -466,9 +487,12 @@ impl ImportedPool {
         phys.end_time = self.unix_time();
         phys.bookmark = [DESTROYED_OBJSET, 0, 0, 0];
         *self.activities.scan.phys.borrow_mut() = phys;
-        if complete && phys.func == scan_func::SCRUB {
-            zap::update_u64(self.mos(), DIRECTORY, LAST_SCRUBBED, phys.max_txg, tx).await?;
-            self.activities.scan.last_scrubbed_txg.set(phys.max_txg);
+        let scrubbed = self.activities.scan.last_scrubbed_txg();
+        // One that left a gap has not looked at all up to its end.
+        if complete && phys.func == scan_func::SCRUB && phys.min_txg <= scrubbed {
+            let scrubbed = scrubbed.max(phys.max_txg);
+            zap::update_u64(self.mos(), DIRECTORY, LAST_SCRUBBED, scrubbed, tx).await?;
+            self.activities.scan.last_scrubbed_txg.set(scrubbed);
         }
         if complete {
             self.subtract_resilvered_txgs(phys.max_txg, tx).await?;

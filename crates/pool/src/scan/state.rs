@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use ondisk::scan::{SCRUB_PAUSED, ScanPhys, scan_func, scan_state};
+use ondisk::txg_times::TxgTimes;
 use runtime::JoinHandle;
 use runtime::sync::{Event, Mutex};
 
@@ -44,6 +45,10 @@ pub(crate) struct ScanState {
     pub(super) deciding: Mutex<()>,
     /// The txg up to which the last complete scrub looked; 0 before there was one.
     pub(super) last_scrubbed_txg: Cell<u64>,
+    /// When txgs were.
+    pub(super) txg_times: RefCell<TxgTimes>,
+    /// When the next time is to be noted, in seconds since 1970.
+    pub(super) txg_time_due: Cell<u64>,
 }
 
 impl Default for ScanState {
@@ -61,6 +66,8 @@ impl Default for ScanState {
             failure: RefCell::default(),
             deciding: Mutex::new("another start of a scan", ()),
             last_scrubbed_txg: Cell::new(0),
+            txg_times: RefCell::default(),
+            txg_time_due: Cell::new(0),
         }
     }
 }

@@ -333,6 +333,7 @@ impl ImportedPool {
         self.run_tasks(&self.sync.tasks, tx).await?;
         self.write_auxiliaries(tx).await?;
         self.write_scan(tx).await?;
+        self.note_txg_time(tx).await?;
         self.write_error_logs(tx).await?;
         Ok(())
     }

@@ -137,3 +137,51 @@ fn damage_is_named_until_scrubs_no_longer_meet_it() {
     });
     zdb_clean(&world, "after the damage was removed");
 }
+
+#[test]
+fn a_scrub_of_days_looks_at_what_was_written_then() {
+    const HOUR: u64 = 3600;
+    let world = world(74, 2, 128 * MIB);
+    let mut rng = world.rng();
+    let scan = async |pool: &Pool, since: Option<u64>, until: Option<u64>| {
+        let started = pool.start_scrub_of_time(since, until);
+        started.await.expect("a scrub of a range of time");
+        pool.wait_scan().await.expect("its end")
+    };
+    let (begin, whole) = run(&world, async |handle| {
+        let pool = create(&handle, mirror()).await;
+        fill(&pool, 60, &mut rng).await;
+        let begin = pool.scrub().await.expect("scrub").start_time;
+        for _ in 0..6 {
+            handle.sleep(std::time::Duration::from_secs(HOUR)).await;
+            fill(&pool, 1, &mut rng).await;
+        }
+        fill(&pool, 40, &mut rng).await;
+        let whole = pool.scrub().await.expect("scrub").examined_bytes;
+        pool.export().await.expect("export");
+        (begin, whole)
+    });
+    zdb_clean(&world, "with the times of its txgs");
+    run(&world, async |handle| {
+        let pool = import(&handle, 2).await;
+        let new = scan(&pool, Some(begin + 5 * HOUR + 1800), None).await;
+        let old = scan(&pool, None, Some(begin + HOUR)).await;
+        assert!(
+            new.examined_bytes > 0 && new.examined_bytes < whole * 3 / 4,
+            "{new:?} of {whole}"
+        );
+        assert!(
+            old.examined_bytes > 0 && old.examined_bytes < whole * 3 / 4,
+            "{old:?} of {whole}"
+        );
+        let all = scan(&pool, Some(begin - 2 * HOUR), Some(begin + 100 * HOUR)).await;
+        assert!(
+            all.examined_bytes >= whole * 9 / 10,
+            "a range without known ends is everything: {all:?} of {whole}"
+        );
+        let none = scan(&pool, Some(begin + 90 * HOUR), Some(begin + 100 * HOUR)).await;
+        assert!(none.examined_bytes < whole / 4, "{none:?} of {whole}");
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&world, "after scrubs of ranges");
+}

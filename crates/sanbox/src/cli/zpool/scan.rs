@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use engine::{EngineError, Health, PoolError, PoolHandle};
+use jiff::ToSpan as _;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
 
 use super::activity::{finish_here, is_scrubbing, vdev_guid, wait_for};
 use super::{Subject, subject, subjects, unavailable};
@@ -46,6 +49,9 @@ options! {
         Wait = short('w', "wait until it is done"),
         Errors = short('e', "only blocks that are known to be damaged"),
         GoOn = short('C', "begin at the txg where the last scrub ended"),
+        Since(String) = valued('S', "date", "only what was written from this date on"),
+        Until(String) = valued('E', "date", "only what was written until this date"),
+        All = short('a', "all pools"),
     }
 }
 
@@ -53,7 +59,7 @@ options! {
 pub(super) const SCRUB: Command = Command {
     name: "scrub",
     summary: "read and repair everything",
-    usage: "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n",
+    usage: "\tscrub [-e | -s | -p | -C | [-S date] [-E date]] [-w] <-a | pool> ...\n",
     flags: ScrubOption::FLAGS,
     says_missing: false,
     words: &[Word::Pool],
@@ -66,41 +72,124 @@ pub(super) const SCRUB: Command = Command {
             "zpool scrub -p tank",
             "pause it; 'zpool scrub tank' goes on",
         ),
+        (
+            "zpool scrub -S 2026-11-01 -E '2026-11-20 12:00' tank",
+            "only what was written from the one to the other, which is known to ten minutes for the last day, to a day before",
+        ),
     ],
     ..Command::NEW
 };
 
-// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_scrub, scrub_callback; lib/libzfs, zpool_scan (words)
+/// What `zpool scrub` is asked to do.
+#[derive(Default)]
+struct Scrub {
+    stop: bool,
+    pause: bool,
+    wait: bool,
+    errors: bool,
+    go_on: bool,
+    all: bool,
+    /// Seconds since 1970.
+    since: Option<u64>,
+    until: Option<u64>,
+}
+
+impl Scrub {
+    // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_scrub (words)
+    fn read(session: &Session, arguments: &[String]) -> Result<(Self, Vec<String>), Exit> {
+        let mut wanted = Self::default();
+        let names = session.read_options(arguments, |session, option| {
+            match option {
+                ScrubOption::Stop => wanted.stop = true,
+                ScrubOption::Pause => wanted.pause = true,
+                ScrubOption::Wait => wanted.wait = true,
+                ScrubOption::Errors => wanted.errors = true,
+                ScrubOption::GoOn => wanted.go_on = true,
+                ScrubOption::All => wanted.all = true,
+                ScrubOption::Since(date) => wanted.since = Some(seconds(session, &date, false)?),
+                ScrubOption::Until(date) => wanted.until = Some(seconds(session, &date, true)?),
+            }
+            Ok(())
+        })?;
+        let wrong = |why: String| session.misuse(format!("invalid option combination: {why}"));
+        for (both, letters) in [
+            (wanted.pause && wanted.stop, "-s and -p"),
+            (wanted.errors && wanted.pause, "-e and -p"),
+            (wanted.errors && wanted.stop, "-e and -s"),
+            (wanted.errors && wanted.go_on, "-e and -C"),
+            (wanted.pause && wanted.go_on, "-p and -C"),
+            (wanted.stop && wanted.go_on, "-s and -C"),
+        ] {
+            if both {
+                return Err(wrong(format!("{letters} are mutually exclusive")));
+            }
+        }
+        let dated = wanted.since.is_some() || wanted.until.is_some();
+        if dated && wanted.go_on {
+            return Err(wrong("-C and -S/-E are mutually exclusive".to_owned()));
+        }
+        if dated && (wanted.errors || wanted.stop || wanted.pause) {
+            return Err(wrong(
+                "start/end date is available only with normal scrub".to_owned(),
+            ));
+        }
+        if let (Some(since), Some(until)) = (wanted.since, wanted.until)
+            && since >= until
+        {
+            return Err(
+                session.misuse("invalid arguments: end date has to be later than start date")
+            );
+        }
+        if wanted.wait && (wanted.stop || wanted.pause) {
+            return Err(wrong("-w cannot be used with -p or -s".to_owned()));
+        }
+        if names.is_empty() && !wanted.all {
+            return Err(session.misuse("missing pool name argument"));
+        }
+        Ok((wanted, names))
+    }
+
+    /// Does it to one pool; returns how that went, and the words for it.
+    async fn apply(&self, pool: &PoolHandle) -> (Result<(), EngineError>, &'static str) {
+        if self.stop {
+            (pool.cancel_scrub().await, "cancel scrubbing")
+        } else if self.pause {
+            (pool.pause_scrub().await, "pause scrubbing")
+        } else if self.errors {
+            (pool.scrub_errors().await.map(drop), "scrub")
+        } else if self.go_on {
+            (pool.start_scrub_of_new().await, "scrub")
+        } else if self.since.is_some() || self.until.is_some() {
+            let started = pool.start_scrub_of_time(self.since, self.until);
+            (started.await, "scrub")
+        } else {
+            (pool.start_scrub().await, "scrub")
+        }
+    }
+}
+
+/// Reads a date in the machine's zone, as seconds since 1970: `YYYY-MM-DD`, or with ` HH:MM`; with `end` its last second's end.
+// OpenZFS: cmd/zpool/zpool_main.c, date_string_to_sec (forms, words)
+fn seconds(session: &Session, text: &str, end: bool) -> Result<u64, Exit> {
+    let minute = DateTime::strptime("%Y-%m-%d %H:%M", text).map(|time| (time, 1.minute()));
+    let day = || Date::strptime("%Y-%m-%d", text).map(|day| (day.into(), 1.day()));
+    let read = minute.or_else(|_| day()).and_then(|(begin, length)| {
+        let at = if end {
+            begin.checked_add(length)?
+        } else {
+            begin
+        };
+        Ok(at.to_zoned(TimeZone::system())?.timestamp().as_second())
+    });
+    let seconds = read.ok().and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.ok_or_else(|| session.misuse("Failed to parse the date."))
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, scrub_callback; lib/libzfs, zpool_scan (words)
 pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut stop, mut pause, mut wait, mut errors, mut go_on) =
-        (false, false, false, false, false);
-    let names = session.read_options(arguments, |_, option| {
-        match option {
-            ScrubOption::Stop => stop = true,
-            ScrubOption::Pause => pause = true,
-            ScrubOption::Wait => wait = true,
-            ScrubOption::Errors => errors = true,
-            ScrubOption::GoOn => go_on = true,
-        }
-        Ok(())
-    })?;
-    for (both, letters) in [
-        (pause && stop, "-s and -p"),
-        (pause && go_on, "-p and -C"),
-        (stop && go_on, "-s and -C"),
-        (errors && go_on, "-e and -C"),
-    ] {
-        if both {
-            return Err(session.misuse(format!(
-                "invalid option combination: {letters} are mutually exclusive"
-            )));
-        }
-    }
-    if wait && (stop || pause) {
-        return Err(session.misuse("invalid option combination: -w cannot be used with -p or -s"));
-    }
-    if names.is_empty() {
-        return Err(session.misuse("missing pool name argument"));
+    let (wanted, mut names) = Scrub::read(session, arguments)?;
+    if wanted.all {
+        names.clear();
     }
     let (pools, mut failed) = subjects(session, &names).await;
     let mut started = Vec::new();
@@ -116,18 +205,12 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
                 continue;
             }
         };
-        let (outcome, verb) = match (stop, pause, errors) {
-            (true, ..) => (pool.cancel_scrub().await, "cancel scrubbing"),
-            (_, true, _) => (pool.pause_scrub().await, "pause scrubbing"),
-            (.., true) => (pool.scrub_errors().await.map(drop), "scrub"),
-            _ if go_on => (pool.start_scrub_of_new().await, "scrub"),
-            _ => (pool.start_scrub().await, "scrub"),
-        };
+        let (outcome, verb) = wanted.apply(pool).await;
         if outcome.is_ok() {
             session.record(pool).await;
         }
         match outcome {
-            Ok(()) if !stop && !pause => {
+            Ok(()) if !wanted.stop && !wanted.pause => {
                 if pool.status().await.is_ok_and(|s| s.checkpoint.is_some()) {
                     session.out.line(format!(
                         "warning: will not scrub state that belongs to the checkpoint of pool '{}'",
@@ -146,7 +229,7 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
         }
     }
     for pool in &started {
-        if wait {
+        if wanted.wait {
             wait_for(session, pool, is_scrubbing).await?;
         } else {
             finish_here(session, pool).await?;
