@@ -437,7 +437,7 @@ impl ImportedPool {
     /// Takes note of health that error counts changed. Syncing context.
     pub(crate) fn judge_devices(&self) {
         // Devices that joined have limits from their vdev.
-        self.limit_errors();
+        self.apply_vdev_properties();
         // Health of this kind lasts until the next import; nothing to store.
         drop(self.tree().diagnose());
     }

@@ -51,6 +51,8 @@ pub enum LeafEventKind {
         /// How long.
         nanoseconds: u64,
     },
+    /// It is so much slower than the others of its vdev that it is left out of reads for a time.
+    SitOut,
     /// It did not answer a probe after an error.
     ProbeFailed,
     /// Its health changed.

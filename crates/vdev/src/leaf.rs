@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use ondisk::{Guid, Txg, label};
 use runtime::sync::Mutex;
-use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
+use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, Instant, IoBuf};
 
 use crate::diagnosis::{ErrorLimits, ErrorTimes};
 use crate::events::{LeafEventKind, LeafEvents};
 use crate::faults::{self, DeviceFaults, InjectedIo, Injection};
 use crate::labels;
-use crate::leaf_state::LeafState;
+use crate::leaf_state::{LeafState, SitOut};
 use crate::leaf_writes::LeafWrites;
 use crate::queue::Queue;
 use crate::{
@@ -78,6 +78,7 @@ pub(crate) struct Leaf {
     checksum_errors: ErrorTimes,
     slow_operations: ErrorTimes,
     error_limits: Cell<ErrorLimits>,
+    sit_out: Cell<SitOut>,
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
     events: LeafEvents,
@@ -112,6 +113,7 @@ impl Leaf {
             checksum_errors: ErrorTimes::default(),
             slow_operations: ErrorTimes::default(),
             error_limits: Cell::default(),
+            sit_out: Cell::default(),
             writable_until: Cell::new(None),
             events,
             faults,
@@ -364,6 +366,7 @@ impl Leaf {
         self.io_errors.clear();
         self.checksum_errors.clear();
         self.slow_operations.clear();
+        self.sit_out.set(SitOut::No);
     }
 
     /// Closes the device.
@@ -662,6 +665,35 @@ impl Leaf {
     pub(crate) fn start_spare(&self) {
         assert!(self.spare.is_some(), "a spare of a draid has no device");
         self.enter(LeafState::Online);
+    }
+
+    /// Whether it is left out of reads that parity makes up for.
+    pub(crate) fn sit_out(&self) -> SitOut {
+        self.sit_out.get()
+    }
+
+    /// Has it sit out, or read again.
+    pub(crate) fn set_sit_out(&self, sit_out: SitOut) {
+        self.sit_out.set(sit_out);
+    }
+
+    /// Has it sit out until a moment, because it is slow.
+    pub(crate) fn found_slow(&self, until: Instant) {
+        self.sit_out.set(SitOut::Until(until));
+        self.stats.borrow_mut().slow_ios += 1;
+        self.events.post(self.guid, LeafEventKind::SitOut);
+    }
+
+    /// Returns the reads the device has done, and the time they took there in nanoseconds.
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        let stats = self.stats.borrow();
+        let classes =
+            [IoClass::SyncRead, IoClass::AsyncRead].map(|class| &stats.classes[class.index()]);
+        let waits = classes.map(|class| &class.disk_wait);
+        let sums = waits.iter().map(|wait| (wait.count, wait.sum_ns));
+        sums.fold((0, 0), |(ops, time), (more, longer)| {
+            (ops + more, time.saturating_add(longer))
+        })
     }
 
     /// Sets how many errors are too many.

@@ -12,6 +12,8 @@
 //! What of this lasts is in the configuration (`offline`, `faulted`, `removed`) and in the DTL (`leaf_writes`).
 //! OpenZFS: include/sys/fs/zfs.h, vdev_state_t and vdev_aux_t.
 
+use runtime::Instant;
+
 use crate::Health;
 
 /// The state of a leaf.
@@ -95,6 +97,29 @@ impl LeafState {
             // The configuration may say so when it is opened; then the device is not.
             Self::Faulted { readable, .. } => self.fails_into(to) || !readable,
             Self::Removed => self.fails_into(to),
+        }
+    }
+}
+
+/// Whether a device sits out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SitOut {
+    /// It is read.
+    #[default]
+    No,
+    /// It was found to be slow.
+    Until(Instant),
+    /// The administrator says so.
+    Set,
+}
+
+impl SitOut {
+    /// Whether it does at a moment.
+    pub(crate) fn is_at(self, now: Instant) -> bool {
+        match self {
+            Self::No => false,
+            Self::Until(end) => now < end,
+            Self::Set => true,
         }
     }
 }

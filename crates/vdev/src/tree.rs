@@ -15,6 +15,7 @@ use crate::layout::Layout;
 use crate::leaf::{Leaf, LeafError};
 use crate::mapping::Mapping;
 use crate::raidz::draid::Draid;
+use crate::raidz::latency::LatencyWatch;
 use crate::raidz::shape::Raidz;
 use crate::raidz::{Interval, Map};
 use crate::{
@@ -108,6 +109,8 @@ pub(crate) struct Top {
     pub(crate) reflow: Cell<RaidzReflow>,
     /// What the next uberblock is to say of it.
     pub(crate) ahead: Cell<RaidzReflow>,
+    /// How fast its places are (with parity).
+    pub(crate) latencies: LatencyWatch,
 }
 
 pub(crate) struct SuspectState {
@@ -231,6 +234,7 @@ impl Tree {
             lost: Cell::new(false),
             reflow: Cell::default(),
             ahead: Cell::default(),
+            latencies: LatencyWatch::default(),
         })
     }
 
@@ -809,6 +813,7 @@ impl Top {
             lost: self.lost.clone(),
             reflow: Cell::default(),
             ahead: Cell::default(),
+            latencies: LatencyWatch::default(),
         })
     }
 

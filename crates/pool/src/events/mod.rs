@@ -76,6 +76,7 @@ fn kind_of(what: &LeafEventKind) -> &'static str {
         LeafEventKind::ChecksumError { .. } => "checksum",
         LeafEventKind::IoError { .. } => "io",
         LeafEventKind::Slow { .. } => "delay",
+        LeafEventKind::SitOut => "sitout",
         LeafEventKind::ProbeFailed => "probe_failure",
         LeafEventKind::Health { .. } => "statechange",
     }
@@ -246,6 +247,7 @@ impl ImportedPool {
                 let more = place(0, offset, size).with("zio_delta", nanoseconds);
                 self.report(kind, leaf, more);
             }
+            LeafEventKind::SitOut => self.report(kind, leaf, NvList::new()),
             LeafEventKind::ProbeFailed => {
                 self.report(kind, leaf, NvList::new().with("prev_state", 0_u64));
             }

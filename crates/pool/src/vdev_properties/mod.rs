@@ -1,7 +1,8 @@
 //! Properties of vdevs (`zpool get` and `zpool set` with a vdev): read from status and configuration, or stored in the vdev's ZAP.
 //!
-//! What is stored: whether the vdev takes new blocks, how many errors take a device out, a comment, and what users note. Values of
-//! a leaf are lost with it when it is replaced; those of the top-level vdev stand behind them.
+//! What is stored: whether the vdev takes new blocks, how many errors take a device out, whether slow devices sit out, a comment, and what
+//! users note; a device that is told to sit out does so in memory alone. Values of a leaf are lost with it when it
+//! is replaced; those of the top-level vdev stand behind them.
 // OpenZFS: module/zfs/vdev.c, vdev_prop_get, vdev_prop_set, vdev_props_set_sync
 
 mod table;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, ObjectId};
-use vdev::{ErrorBurst, ErrorLimits, TreeConfig, VdevConfig, VdevKind};
+use vdev::{ErrorBurst, ErrorLimits, TreeConfig, VdevConfig, VdevError, VdevKind};
 
 pub use self::table::{VDEV_PROPERTIES, VdevPropertyInfo};
 use crate::PoolError;
@@ -30,8 +31,9 @@ const NOT_SUPPORTED: &str = "property not supported for this vdev";
 /// Bytes of a device that labels and boot area take.
 const LABELS_BYTES: u64 = ondisk::label::DATA_START + ondisk::label::END_RESERVED;
 
-/// Properties that say how many errors are too many.
-const LIMITS: &[&str] = &[
+/// Properties that devices obey: how many errors are too many, and whether slow ones sit out.
+const OBEYED: &[&str] = &[
+    "autosit",
     "checksum_n",
     "checksum_t",
     "io_n",
@@ -80,9 +82,12 @@ impl Pool {
         self.0.writable()?;
         let guid = Guid(vdev);
         find_anywhere(&self.0.status(), vdev).ok_or(PoolError::NoSuchDevice)?;
-        if name == "allocating" {
-            self.0
-                .check_allocating(guid, stored == Some(StoredValue::Number(1)))?;
+        let on = stored == Some(StoredValue::Number(1));
+        match name {
+            "allocating" => self.0.check_allocating(guid, on)?,
+            "sit_out" => return self.0.sit_out(guid, on),
+            "autosit" => self.0.check_has_parity(guid)?,
+            _ => {}
         }
         let (name, value) = (name.to_owned(), value.to_owned());
         self.0
@@ -122,7 +127,7 @@ impl ImportedPool {
                 }
             }
         }
-        self.limit_errors();
+        self.apply_vdev_properties();
         Ok(())
     }
 
@@ -149,7 +154,7 @@ impl ImportedPool {
             self.allocate(guid, value != Some(StoredValue::Number(0)));
         }
         self.vdev_properties.note(vdev_zap, name, value);
-        self.limit_errors();
+        self.apply_vdev_properties();
         Ok(())
     }
 
@@ -171,6 +176,29 @@ impl ImportedPool {
         Ok(())
     }
 
+    /// Has a device sit out, or be read again, until it is opened again.
+    // OpenZFS: module/zfs/vdev.c, vdev_prop_set (VDEV_PROP_SIT_OUT); lib/libzfs/libzfs_util.c (words)
+    fn sit_out(&self, guid: Guid, on: bool) -> Result<(), PoolError> {
+        let outcome = self.tree().set_sit_out(guid, on);
+        outcome.map_err(|error| {
+            let why = match error {
+                VdevError::Required => "too many disks already sitting out",
+                _ => NOT_SUPPORTED,
+            };
+            PoolError::Invalid(why.to_owned())
+        })
+    }
+
+    /// Refuses what is for top-level vdevs with parity.
+    fn check_has_parity(&self, guid: Guid) -> Result<(), PoolError> {
+        let tree = self.tree().config();
+        let top = tree.tops.iter().find(|top| top.guid == guid);
+        match top.is_some_and(|top| parity(top) > 0) {
+            true => Ok(()),
+            false => Err(PoolError::Invalid(NOT_SUPPORTED.to_owned())),
+        }
+    }
+
     /// Starts or ends placing new blocks on a top-level vdev.
     fn allocate(&self, guid: Guid, allocating: bool) {
         if let Some(top) = self.tree().tops().iter().find(|top| top.guid == guid) {
@@ -181,12 +209,18 @@ impl ImportedPool {
         }
     }
 
-    /// Says to each device how many errors take it out: as its own properties, those of its top-level vdev, or those of the root say.
-    pub(crate) fn limit_errors(&self) {
-        if !self.vdev_properties.has_any(LIMITS) {
+    /// Says to each device how many errors take it out, as its own properties, those of its top-level vdev, or those of the root say; and to
+    /// the vdevs with parity whether slow devices sit out.
+    pub(crate) fn apply_vdev_properties(&self) {
+        if !self.vdev_properties.has_any(OBEYED) {
             return;
         }
         let tree = self.tree().config();
+        for top in tree.tops.iter().filter(|top| parity(top) > 0) {
+            let vdev_zap = zap_of(&tree, top.guid);
+            let set = vdev_zap.and_then(|object| self.vdev_properties.number(object, "autosit"));
+            self.tree().set_autosit(top.guid, set == Some(1));
+        }
         for leaf in tree.leaves() {
             let top = tree.tops.iter().find(|top| top.holds(leaf.guid));
             let from = [Some(leaf.guid), top.map(|top| top.guid), Some(tree.guid)];
@@ -236,6 +270,7 @@ impl ImportedPool {
             asize,
             psize: psize.unwrap_or(asize),
             parity: top.map_or(0, parity),
+            sits_out: self.tree().sits_out(guid),
             stored: zap_of(&tree, guid)
                 .map(|vdev_zap| self.vdev_properties.of(vdev_zap))
                 .unwrap_or_default(),
@@ -266,6 +301,8 @@ struct Seen<'a> {
     asize: u64,
     psize: u64,
     parity: u64,
+    /// `None` where no device can.
+    sits_out: Option<bool>,
     stored: BTreeMap<String, StoredValue>,
 }
 
@@ -329,8 +366,17 @@ impl Seen<'_> {
         if info.name == "allocating" && !self.is_root && !self.is_top {
             return (Absent, PropertySource::None);
         }
+        if info.name == "sit_out" {
+            let word = self.sits_out.map(|out| if out { "on" } else { "off" });
+            let value = word.map_or(Absent, |word| Text(word.to_owned()));
+            return (value, PropertySource::None);
+        }
+        if info.name == "autosit" && self.parity == 0 {
+            return (Absent, PropertySource::None);
+        }
         let default = match info.name {
             "allocating" => 1,
+            "autosit" => 0,
             "failfast" if self.is_root => 1,
             "failfast" => 2,
             _ => u64::MAX,

@@ -1,4 +1,4 @@
-//! The native properties of a vdev: names, order, defaults and values, as in OpenZFS 2.3.
+//! The native properties of a vdev: names, order, defaults and values, as in OpenZFS 2.3, and two of 2.4 (`sit_out`, `autosit`).
 // OpenZFS: module/zcommon/zpool_prop.c, man/man7/vdevprops.7
 
 use crate::PoolError;
@@ -92,6 +92,8 @@ pub const VDEV_PROPERTIES: &[VdevPropertyInfo] = &[
     shown("trim_support", ON_OFF, "on | off"),
     shown("trim_errors", PropertyKind::Bytes, "<errors>"),
     shown("slow_ios", PropertyKind::Bytes, "<slowios>"),
+    set("sit_out", ON_OFF, "on | off"),
+    set("autosit", ON_OFF, "on | off"),
 ];
 
 /// What names of the pool's own entries in a vdev's ZAP begin with: they are not to be set.

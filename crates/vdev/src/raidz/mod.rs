@@ -7,11 +7,13 @@
 
 pub(crate) mod draid;
 mod interval;
+pub(crate) mod latency;
 mod map;
 mod read;
 mod rebuild;
 mod reflow;
 pub(crate) mod shape;
+mod sit_out;
 mod solve;
 mod write;
 

@@ -61,11 +61,8 @@ impl Tree {
         let map = Arc::new(top.map(at));
         let suspect = self.suspect(at);
         let mut reading = Reading::new(map, expected);
-        // First without the places that may lack the block, if parity can stand in for them.
-        let mut avoided = top.doubtful_slots(at.born);
-        if !reading.can_do_without(&avoided) {
-            avoided = top.closed_slots();
-        }
+        top.watch_latencies(self.now());
+        let avoided = self.avoided(top, &reading, at, class);
         if !self
             .read_enough(top, &mut reading, &avoided, at, class)
             .await
@@ -107,6 +104,25 @@ impl Tree {
         self.repair_columns(top, &suspect, &reading.map, &block, &bad)
             .await;
         Ok(value)
+    }
+
+    /// The places that are not read at first: that may lack the block, or sit out, if parity can stand in for them.
+    fn avoided(&self, top: &Top, reading: &Reading, at: Location, class: IoClass) -> Vec<usize> {
+        let doubtful = top.doubtful_slots(at.born);
+        // What mends devices looks at all of them.
+        if !matches!(class, IoClass::Scrub | IoClass::Rebuild) {
+            let mut avoided = top.sitting_slots(self.now());
+            if !avoided.is_empty() {
+                avoided.extend(&doubtful);
+                if reading.can_do_without(&avoided) {
+                    return avoided;
+                }
+            }
+        }
+        match reading.can_do_without(&doubtful) {
+            true => doubtful,
+            false => top.closed_slots(),
+        }
     }
 
     /// [`Tree::scrub`] for blocks with parity: every column of every leaf, parity included.
