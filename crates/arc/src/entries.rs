@@ -13,7 +13,7 @@ use crate::identity::{Identity, is_metadata};
 use crate::policy::{Found, List, NewEntry, PREFETCHED, Policy};
 use crate::stats::CacheStats;
 use crate::whatif::Models;
-use crate::{CacheTuning, InFlightRead, SecondLevel};
+use crate::{BlockKinds, CacheTuning, InFlightRead};
 
 /// Bytes charged for an entry besides its block: node, forms, its share of the index, what the allocator adds.
 pub(crate) const OVERHEAD_BYTES: usize = 224;
@@ -48,7 +48,7 @@ pub(crate) struct BlockFacts {
 }
 
 impl BlockFacts {
-    pub(crate) fn of(bp: &BlockPointer, second_level: SecondLevel) -> Self {
+    pub(crate) fn of(bp: &BlockPointer, devices: BlockKinds) -> Self {
         let dva = bp.dvas()[0];
         let is_of_dnodes = bp.object_type() == ObjectType::DNODE && bp.level() == 0;
         Self {
@@ -56,7 +56,7 @@ impl BlockFacts {
             gang: dva.gang,
             compression: bp.compression().0,
             encrypted: bp.is_wholly_encrypted() || (bp.uses_crypt() && is_of_dnodes),
-            second_level: second_level.takes(bp),
+            second_level: devices.has(bp),
         }
     }
 }

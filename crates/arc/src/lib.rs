@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod cache_use;
 mod entries;
 mod identity;
 mod index;
@@ -31,10 +32,11 @@ use runtime::sync::Event;
 use runtime::{Handle, IoBuf};
 use zio::{BlockKeys, BlockStore, Forms, IoClass, ReadProps, ZioError};
 
+pub use cache_use::{BlockKinds, CacheUse};
 use entries::{BlockFacts, Entries, EntryOrigin, Hit};
 use identity::Identity;
 use l2::L2;
-pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning, SecondLevel};
+pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning};
 use policy::{Found, List, Policy};
 pub use stats::{ByPurpose, CacheStats};
 pub use whatif::WhatIf;
@@ -120,10 +122,10 @@ impl Cache {
     /// # Errors
     /// As [`BlockStore::read`]. Errors are not cached; all readers that joined the same read get it.
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
-        self.read_for(bp, props, SecondLevel::All, None).await
+        self.read_for(bp, props, CacheUse::default(), None).await
     }
 
-    /// As [`Cache::read`]; `second_level` says whether the block may go to a cache device if it comes into memory now, `keys`
+    /// As [`Cache::read`]; `keep` says what becomes of the block if it comes into memory now, `keys`
     /// open the blocks of an encrypted dataset. Such blocks are held apart from what is read without keys.
     ///
     /// # Errors
@@ -132,7 +134,7 @@ impl Cache {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
-        second_level: SecondLevel,
+        keep: CacheUse,
         keys: Option<&BlockKeys>,
     ) -> Result<IoBuf, ZioError> {
         // What waits for devices is apart: the state of every request that reads has room for it otherwise, and is moved
@@ -199,7 +201,7 @@ impl Cache {
                 result.expect("a read ends with a result")
             }
             ReadPlan::Fetch(read) => {
-                Box::pin(self.fetch(identity, bp, props, second_level, keys, &read)).await
+                Box::pin(self.fetch(identity, bp, props, keep, keys, &read)).await
             }
         }
     }
@@ -210,7 +212,7 @@ impl Cache {
         identity: Identity,
         bp: &BlockPointer,
         props: ReadProps,
-        second_level: SecondLevel,
+        keep: CacheUse,
         keys: Option<&BlockKeys>,
         read: &InFlightRead,
     ) -> Result<IoBuf, ZioError> {
@@ -230,13 +232,13 @@ impl Cache {
         state.reads.remove(&identity);
         let result = match result {
             Ok(Forms { logical, stored }) => {
-                if !read.freed.get() {
+                if !read.freed.get() && keep.memory.has(bp) {
                     let arriving = if read.demanded.get() {
                         EntryOrigin::Demanded
                     } else {
                         EntryOrigin::ReadAhead
                     };
-                    let facts = BlockFacts::of(bp, second_level);
+                    let facts = BlockFacts::of(bp, keep.devices);
                     let now_ms = self.now_ms();
                     let open = logical.clone();
                     state.insert(identity, bp, facts, (open, stored), arriving, now_ms);
@@ -282,18 +284,12 @@ impl Cache {
     }
 
     /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed or encrypted.
-    /// `second_level` says whether it may go to a cache device.
-    pub fn insert(
-        &self,
-        bp: &BlockPointer,
-        data: IoBuf,
-        stored: Option<IoBuf>,
-        second_level: SecondLevel,
-    ) {
-        if let Some(identity) = Identity::of(bp, true) {
+    /// Not if `keep` says that it is not kept.
+    pub fn insert(&self, bp: &BlockPointer, data: IoBuf, stored: Option<IoBuf>, keep: CacheUse) {
+        if let Some(identity) = Identity::of(bp, true).filter(|_| keep.memory.has(bp)) {
             let now_ms = self.now_ms();
             let mut state = self.0.state.borrow_mut();
-            let facts = BlockFacts::of(bp, second_level);
+            let facts = BlockFacts::of(bp, keep.devices);
             state.insert(
                 identity,
                 bp,

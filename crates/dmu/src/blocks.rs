@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arc::SecondLevel;
+use arc::CacheUse;
 use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
 use zio::{
@@ -48,16 +48,14 @@ impl Blocks {
         bp: &BlockPointer,
         class: IoClass,
         bookmark: zio::Bookmark,
-        second_level: SecondLevel,
+        keep: CacheUse,
     ) -> Result<IoBuf, ZioError> {
         match self {
             Self::Pool {
                 cache, protection, ..
             } => {
                 let props = ReadProps { class, bookmark };
-                cache
-                    .read_for(bp, props, second_level, protection.keys())
-                    .await
+                cache.read_for(bp, props, keep, protection.keys()).await
             }
             #[cfg(test)]
             Self::Memory(store) => store.read(bp).await,
@@ -101,7 +99,7 @@ impl Blocks {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
-        second_level: SecondLevel,
+        keep: CacheUse,
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool {
@@ -112,7 +110,7 @@ impl Blocks {
                 let written = store.write_forms(txg, data.clone(), props, protection);
                 let (bp, stored) = written.await?;
                 if !bp.is_hole() && !bp.is_embedded() {
-                    cache.insert(&bp, data, stored, second_level);
+                    cache.insert(&bp, data, stored, keep);
                 }
                 Ok(bp)
             }
@@ -128,7 +126,7 @@ impl Blocks {
         data: IoBuf,
         form: Option<StoredForm>,
         props: &WriteProps,
-        second_level: SecondLevel,
+        keep: CacheUse,
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool {
@@ -141,7 +139,7 @@ impl Blocks {
                 let written = store.write_behind(txg, data.clone(), form, props, protection);
                 let (bp, stored) = written.await?;
                 if is_known && !bp.is_hole() && !bp.is_embedded() {
-                    cache.insert(&bp, data, stored, second_level);
+                    cache.insert(&bp, data, stored, keep);
                 }
                 Ok(bp)
             }

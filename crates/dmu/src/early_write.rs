@@ -56,7 +56,7 @@ impl Objset {
         let mut props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
         let is_tried = dnode.compressibility.decide(&mut props);
         let blocks = self.0.services.blocks();
-        let write = blocks.write(tx.txg(), block.data.clone(), &props, policy.second_level);
+        let write = blocks.write(tx.txg(), block.data.clone(), &props, policy.cache);
         let bp = match write.await {
             Ok(bp) => bp,
             Err(zio::ZioError::NoSpace { .. }) => return Ok(None),

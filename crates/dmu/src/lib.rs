@@ -41,7 +41,7 @@ pub mod zap;
 #[cfg(test)]
 mod tests;
 
-pub use arc::SecondLevel;
+pub use arc::{BlockKinds, CacheUse};
 pub use clone_blocks::Cloneable;
 pub use cloned_block::CLONED_BLOCK_BYTES;
 pub use counting::CountingPass;

@@ -129,12 +129,7 @@ impl Objset {
         };
         let bytes = services
             .blocks()
-            .read(
-                &root,
-                IoClass::SyncRead,
-                bookmark,
-                options.policy.second_level,
-            )
+            .read(&root, IoClass::SyncRead, bookmark, options.policy.cache)
             .await
             .map_err(|source| DmuError::Read {
                 objset: options.objset_id,
@@ -423,7 +418,7 @@ impl Objset {
         self.0
             .services
             .blocks()
-            .read(bp, class, bookmark, self.policy().second_level)
+            .read(bp, class, bookmark, self.policy().cache)
             .await
             .map_err(|source| DmuError::Read {
                 objset: self.0.id,

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use arc::BlockKinds;
 use ondisk::ObjectId;
 use runtime::join_all;
 use zio::IoClass;
@@ -42,6 +43,14 @@ impl Objset {
     /// Notices readers in order and reads ahead of them.
     pub(crate) fn read_ahead(&self, dnode: &Rc<Dnode>, offset: u64, len: u64) {
         if len == 0 {
+            return;
+        }
+        let policy = self.policy();
+        // What is not kept would be read twice.
+        let kinds = policy.read_ahead.min(policy.cache.memory);
+        if kinds == BlockKinds::Nothing
+            || kinds == BlockKinds::Metadata && !dnode.base().core.object_type.is_metadata()
+        {
             return;
         }
         let base = dnode.base();

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use arc::SecondLevel;
+use arc::CacheUse;
 use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, Txg};
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
@@ -464,7 +464,7 @@ impl Traversal {
         };
         self.services
             .blocks()
-            .read(bp, class, bookmark, SecondLevel::All)
+            .read(bp, class, bookmark, CacheUse::default())
             .await
             .map_err(|source| DmuError::Read {
                 objset,

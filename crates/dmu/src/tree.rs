@@ -145,7 +145,7 @@ impl SyncContext {
             block,
         };
         self.blocks()
-            .read(bp, IoClass::SyncRead, bookmark, self.policy.second_level)
+            .read(bp, IoClass::SyncRead, bookmark, self.policy.cache)
             .await
             .map_err(|source| DmuError::Read {
                 objset: self.objset,
@@ -236,7 +236,7 @@ impl SyncContext {
             .acquire("a free place among the writes under way")
             .await;
         let blocks = self.blocks();
-        let write = blocks.write_later(self.txg, data, form, props, self.policy.second_level);
+        let write = blocks.write_later(self.txg, data, form, props, self.policy.cache);
         let bp = write.await?;
         if let Some(tried) = tried {
             tried.note(&bp);

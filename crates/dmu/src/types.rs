@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use arc::SecondLevel;
+use arc::{BlockKinds, CacheUse};
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
 use runtime::Handle;
 use zio::{BlockKeys, Protection};
@@ -140,8 +140,10 @@ pub struct WritePolicy {
     pub accounting_room: bool,
     /// Whether dnodes count the space that they use in bytes: in pools before version 3 they count sectors of 512.
     pub counts_bytes: bool,
-    /// Which blocks, written or read, may go to cache devices.
-    pub second_level: SecondLevel,
+    /// Which blocks, written or read, the caches keep.
+    pub cache: CacheUse,
+    /// Of which objects the blocks that a reader is expected to need next are read ahead.
+    pub read_ahead: BlockKinds,
 }
 
 impl WritePolicy {
@@ -163,7 +165,8 @@ impl WritePolicy {
             hole_birth: true,
             accounting_room: true,
             counts_bytes: true,
-            second_level: SecondLevel::All,
+            cache: CacheUse::default(),
+            read_ahead: BlockKinds::All,
         }
     }
 

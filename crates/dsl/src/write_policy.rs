@@ -1,6 +1,6 @@
 //! The write policy of blocks (checksum, compression, copies) that follows from properties and features.
 
-use dmu::{SecondLevel, WritePolicy};
+use dmu::{BlockKinds, CacheUse, WritePolicy};
 use ondisk::{ChecksumKind, Compression, pool_version};
 
 use crate::features::Features;
@@ -71,11 +71,29 @@ pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WriteP
         hole_birth: features.is_active("hole_birth"),
         accounting_room: features.has_version(pool_version::USERSPACE),
         counts_bytes: features.has_version(pool_version::RAIDZ_DEFLATE),
-        second_level: match scope.number(Property::SecondaryCache) {
-            0 => SecondLevel::Nothing,
-            1 => SecondLevel::Metadata,
-            _ => SecondLevel::All,
+        cache: CacheUse {
+            memory: kept_in_memory(scope),
+            devices: kinds(scope.number(Property::SecondaryCache)),
         },
+        read_ahead: kinds(scope.number(Property::Prefetch)),
+    }
+}
+
+/// What stays in memory: with `direct=always` no data.
+fn kept_in_memory(scope: &PropertyScope) -> BlockKinds {
+    let kept = kinds(scope.number(Property::PrimaryCache));
+    match Property::Direct.index_name(scope.number(Property::Direct)) {
+        Some("always") => kept.min(BlockKinds::Metadata),
+        _ => kept,
+    }
+}
+
+/// The kinds of blocks that `primarycache`, `secondarycache` and `prefetch` choose among.
+fn kinds(value: u64) -> BlockKinds {
+    match value {
+        0 => BlockKinds::Nothing,
+        1 => BlockKinds::Metadata,
+        _ => BlockKinds::All,
     }
 }
 

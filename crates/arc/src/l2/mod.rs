@@ -21,7 +21,7 @@ use runtime::{Disk, IoBuf};
 use zio::{BlockKeys, Forms};
 
 use crate::Cache;
-use crate::identity::{Identity, block_hash, is_metadata};
+use crate::identity::{Identity, block_hash};
 use address_table::{L2Address, Table};
 use ring::Ring;
 
@@ -89,30 +89,6 @@ impl Default for L2Tuning {
             rebuild: true,
             memory_percent: 33,
             writes_per_day: 10,
-        }
-    }
-}
-
-/// Which blocks of a reader or writer may go to cache devices.
-// OpenZFS: zfsprops(7), secondarycache (the values are the property's)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SecondLevel {
-    /// None of them.
-    Nothing,
-    /// Metadata only.
-    Metadata,
-    /// All.
-    #[default]
-    All,
-}
-
-impl SecondLevel {
-    /// Whether this block may go there.
-    pub(crate) fn takes(self, bp: &BlockPointer) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Metadata => is_metadata(bp),
-            Self::All => true,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use arc::{Cache, CacheDevice, CacheTuning, L2Tuning, SecondLevel};
+use arc::{BlockKinds, Cache, CacheDevice, CacheTuning, CacheUse, L2Tuning};
 use ondisk::l2arc;
 use ondisk::{BlockPointer, Compression};
 use runtime::{DiskMode, Handle, IoBuf};
@@ -64,15 +64,10 @@ fn block(seed: u64) -> IoBuf {
 }
 
 async fn fill(handle: &Handle, cache: &Cache, count: u64) -> Vec<BlockPointer> {
-    fill_for(handle, cache, count, SecondLevel::All).await
+    fill_for(handle, cache, count, CacheUse::default()).await
 }
 
-async fn fill_for(
-    handle: &Handle,
-    cache: &Cache,
-    count: u64,
-    second_level: SecondLevel,
-) -> Vec<BlockPointer> {
+async fn fill_for(handle: &Handle, cache: &Cache, count: u64, keep: CacheUse) -> Vec<BlockPointer> {
     let lz4 = WriteProps {
         compression: Compression::LZ4,
         ..props(false)
@@ -84,7 +79,7 @@ async fn fill_for(
                 .store()
                 .write_forms(ondisk::Txg(10), block(seed), &lz4, &zio::Protection::None);
         let (bp, stored) = written.await.expect("writes");
-        cache.insert(&bp, block(seed), stored, second_level);
+        cache.insert(&bp, block(seed), stored, keep);
         blocks.push(bp);
         if seed % 32 == 0 {
             // The devices get their turn before the blocks are gone.
@@ -100,15 +95,19 @@ fn only_what_may_goes_to_the_device() {
         let cache = small(&handle).await;
         attach(&handle, &cache, true).await;
         // Data, in a dataset that wants metadata there, or nothing.
-        for second_level in [SecondLevel::Metadata, SecondLevel::Nothing] {
-            let blocks = fill_for(&handle, &cache, 200, second_level).await;
-            assert_eq!(cache.l2_stats().blocks, 0, "{second_level:?}");
+        for devices in [BlockKinds::Metadata, BlockKinds::Nothing] {
+            let keep = CacheUse {
+                memory: BlockKinds::All,
+                devices,
+            };
+            let blocks = fill_for(&handle, &cache, 200, keep).await;
+            assert_eq!(cache.l2_stats().blocks, 0, "{keep:?}");
             for bp in &blocks {
-                let read = cache.read_for(bp, READ, second_level, None).await;
+                let read = cache.read_for(bp, READ, keep, None).await;
                 read.expect("reads");
             }
             handle.sleep(Duration::from_secs(3)).await;
-            assert_eq!(cache.l2_stats().blocks, 0, "read, {second_level:?}");
+            assert_eq!(cache.l2_stats().blocks, 0, "read, {keep:?}");
         }
         fill(&handle, &cache, 200).await;
         assert!(cache.l2_stats().blocks > 100);
@@ -216,7 +215,7 @@ fn a_full_device_is_written_no_more_than_it_may_be() {
         // 160 MiB of new blocks within a few minutes.
         while seed < 5_120 {
             let bp = write(&cache, content(seed % 64, 32 << 10), &props(false)).await;
-            cache.insert(&bp, content(seed % 64, 32 << 10), None, SecondLevel::All);
+            cache.insert(&bp, content(seed % 64, 32 << 10), None, CacheUse::default());
             seed += 1;
             if seed % 32 == 0 {
                 handle.sleep(Duration::from_secs(1)).await;

@@ -5,7 +5,7 @@ mod devices;
 use std::rc::Rc;
 use std::time::Duration;
 
-use arc::{Cache, CacheTuning, SecondLevel};
+use arc::{BlockKinds, Cache, CacheTuning, CacheUse};
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
 use runtime::{Handle, IoBuf};
 use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, TreeTuning, plan};
@@ -176,7 +176,7 @@ fn a_place_overwritten_within_a_txg_is_another_block() {
     in_world(Faults::default(), |handle, _| async move {
         let cache = open(&handle, CacheTuning::default()).await;
         let first = write(&cache, content(1, 8192), &props(true)).await;
-        cache.insert(&first, content(1, 8192), None, SecondLevel::All);
+        cache.insert(&first, content(1, 8192), None, CacheUse::default());
         let again = WriteProps {
             rewrite: Some(first),
             ..props(true)
@@ -209,6 +209,38 @@ fn what_was_freed_during_its_read_is_not_kept() {
 }
 
 #[test]
+fn only_what_is_to_be_kept_stays_in_memory() {
+    in_world(Faults::default(), |handle, _| async move {
+        let cache = open(&handle, CacheTuning::default()).await;
+        let keep = |memory| CacheUse {
+            memory,
+            devices: BlockKinds::All,
+        };
+        let blocks = [content(1, 8192), content(2, 8192)];
+        let [data, metadata] = &blocks;
+        let data_bp = write(&cache, data.clone(), &props(false)).await;
+        let metadata_bp = write(&cache, metadata.clone(), &props(true)).await;
+        for (kinds, kept) in [
+            (BlockKinds::Nothing, [false, false]),
+            (BlockKinds::Metadata, [false, true]),
+            (BlockKinds::All, [true, true]),
+        ] {
+            cache.clear();
+            cache.insert(&data_bp, data.clone(), None, keep(kinds));
+            cache.insert(&metadata_bp, metadata.clone(), None, keep(kinds));
+            let has = || [&data_bp, &metadata_bp].map(|bp| cache.has(bp, false));
+            assert_eq!(has(), kept, "written, {kinds:?}");
+            cache.clear();
+            for (bp, bytes) in [(&data_bp, data), (&metadata_bp, metadata)] {
+                let read = cache.read_for(bp, READ, keep(kinds), None).await;
+                assert_eq!(&read.expect("reads"), bytes);
+            }
+            assert_eq!(has(), kept, "read, {kinds:?}");
+        }
+    });
+}
+
+#[test]
 fn the_limit_holds_and_metadata_stays() {
     in_world(Faults::default(), |handle, _| async move {
         let tuning = CacheTuning {
@@ -217,10 +249,10 @@ fn the_limit_holds_and_metadata_stays() {
         };
         let cache = open(&handle, tuning).await;
         let metadata = write(&cache, content(0, 16 << 10), &props(true)).await;
-        cache.insert(&metadata, content(0, 16 << 10), None, SecondLevel::All);
+        cache.insert(&metadata, content(0, 16 << 10), None, CacheUse::default());
         for seed in 1..200 {
             let bp = write(&cache, content(seed, 32 << 10), &props(false)).await;
-            cache.insert(&bp, content(seed, 32 << 10), None, SecondLevel::All);
+            cache.insert(&bp, content(seed, 32 << 10), None, CacheUse::default());
             assert!(cache.stats().bytes <= 1 << 20);
         }
         assert!(cache.peek(&metadata, false).is_some());
@@ -229,7 +261,7 @@ fn the_limit_holds_and_metadata_stays() {
         assert!(cache.stats().bytes <= 64 << 10);
         // A block that would be most of the cache is not kept at all.
         let bp = write(&cache, content(7, 128 << 10), &props(false)).await;
-        cache.insert(&bp, content(7, 128 << 10), None, SecondLevel::All);
+        cache.insert(&bp, content(7, 128 << 10), None, CacheUse::default());
         assert!(cache.peek(&bp, false).is_none());
         let hole = BlockPointer::hole(8192, ObjectType::PLAIN_FILE_CONTENTS, 0, Txg(3));
         assert_eq!(
@@ -265,7 +297,7 @@ fn compressed_blocks_take_less_and_read_the_same() {
                 .await
                 .expect("writes");
             assert!(stored.is_some());
-            cache.insert(&bp, block(seed), stored, SecondLevel::All);
+            cache.insert(&bp, block(seed), stored, CacheUse::default());
             written.push((seed, bp));
             assert!(cache.stats().bytes <= 4 << 20);
         }

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use arc::SecondLevel;
+use arc::{BlockKinds, CacheUse};
 use dmu::{
     DNODES_OF_BLOCK, FIRST_ACCOUNTING, Objset, Services, Traversal, TraverseItem, TraverseOptions,
 };
@@ -34,6 +34,11 @@ use crate::dataset_state::Ownership;
 use crate::error::{DslError, Result};
 use crate::types::SavedReceive;
 
+/// What is sent once need not go to a cache device.
+const KEEP: CacheUse = CacheUse {
+    memory: BlockKinds::All,
+    devices: BlockKinds::Nothing,
+};
 /// Bytes of blocks that are read ahead of what is written.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
 /// Records that are planned ahead.
@@ -687,10 +692,7 @@ impl Sender {
             },
         };
         // The traversal has read it just before: it is in memory.
-        let read = self
-            .services
-            .cache()
-            .read_for(&item.bp, props, SecondLevel::Nothing, None);
+        let read = self.services.cache().read_for(&item.bp, props, KEEP, None);
         let bytes = read.await.map_err(|source| dmu::DmuError::Read {
             objset: self.objset,
             object: ObjectId(0),
@@ -781,7 +783,7 @@ impl Sender {
                 });
             }
             let bytes = if cache.has(&bp, keys.is_some()) {
-                let read = cache.read_for(&bp, props, SecondLevel::Nothing, keys.as_ref());
+                let read = cache.read_for(&bp, props, KEEP, keys.as_ref());
                 read.await?
             } else {
                 store.read_forms(&bp, props, keys.as_ref()).await?.logical
