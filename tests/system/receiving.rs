@@ -761,6 +761,56 @@ fn a_mount_shows_what_took_its_place() {
     judged(&place);
 }
 
+/// Snapshots of a volume have devices as long as `snapdev` says so, read-only, and go only when they are not in use.
+#[test]
+fn snapshots_of_a_volume_have_devices_where_they_are_to() {
+    let has_loops = std::path::Path::new("/dev/loop-control").exists();
+    if !std::path::Path::new("/dev/fuse").exists() || !has_loops {
+        return tests::skip(
+            "devices of snapshots",
+            "this machine has no /dev/fuse or no loop devices",
+        );
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    // Links to devices are the whole machine's: no other test has this pool.
+    let pool = "snapshots-devices";
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    check(
+        &format!(
+            "truncate -s 256M disk && zpool create -O mountpoint=none {pool} $PWD/disk && zfs create -V 1M {pool}/a && zfs create {pool}/of && \
+             zfs create -V 1M {pool}/of/b && cd /dev/zvol/{pool} && printf one | dd of=a conv=notrunc,fsync \
+              status=none && zfs snapshot {pool}/a@1 && \
+             printf two | dd of=a conv=notrunc,fsync status=none && ls; zfs set snapdev=visible {pool}; ls; head -c 3 a@1; head -c 3 a"
+        ),
+        "a\nof\na\na@1\nof\nonetwo\n",
+    );
+    // Those that come show up, and nothing can be written to them.
+    check(
+        &format!(
+            "cd /dev/zvol/{pool}; zfs snapshot -r {pool}@2; ls * ; head -c 3 a@2; {{ printf x >a@2; }} 2>/dev/null || echo refused"
+        ),
+        "a\na@1\na@2\n\nof:\nb\nb@2\ntworefused\n",
+    );
+    // One that is in use stays: here by a file system that is mounted from it.
+    check(
+        &format!(
+            "mkfs.ext4 -q -F /dev/zvol/{pool}/a 2>/dev/null; sync /dev/zvol/{pool}/a; zfs snapshot {pool}/a@3; mkdir \
+             at; mount -o ro,noload /dev/zvol/{pool}/a@3 at && \
+             zfs destroy {pool}/a@3 2>&1; zfs list -H -o name -t snapshot {pool}/a@3; umount at && zfs destroy {pool}/a@3 && ls /dev/zvol/{pool}"
+        ),
+        &format!(
+            "cannot destroy snapshot {pool}/a@3: dataset is busy\n{pool}/a@3\na\na@1\na@2\nof\n"
+        ),
+    );
+    check(
+        &format!(
+            "zfs set snapdev=hidden {pool}/a; ls /dev/zvol/{pool}; zfs destroy -r {pool}/of && ls /dev/zvol/{pool}; zpool export {pool}"
+        ),
+        "a\nof\na\n",
+    );
+}
+
 /// A whole stream and an increment in the place of a volume's contents, and a rollback: its block device, which is held open, shows each.
 #[test]
 fn the_device_of_a_volume_shows_what_was_received() {

@@ -236,16 +236,13 @@ impl Appliance {
         }
     }
 
-    /// Takes a volume's block device away, unless it is in use.
+    /// Takes the block devices away of the volumes and snapshots that `which` says, by name, unless one is in use.
     ///
     /// # Errors
-    /// It is in use.
-    pub(crate) async fn release_device(&self, guid: u64) -> Result<(), EngineError> {
+    /// The volume or snapshot in use.
+    pub(crate) async fn release_devices(&self, which: impl Fn(&str) -> bool) -> Result<(), String> {
         match self.services.devices.get() {
-            Some(devices) => devices
-                .release(Some(guid), "")
-                .await
-                .map_err(EngineError::Busy),
+            Some(devices) => devices.release(which).await,
             None => Ok(()),
         }
     }
@@ -550,6 +547,11 @@ impl Appliance {
     /// Makes shares follow datasets and their properties.
     pub(crate) async fn datasets_changed(&self) {
         self.services.follow(&self.context).await;
+    }
+
+    /// As [`Self::datasets_changed`], after snapshots may have come or gone; costs nothing where that concerns no service.
+    pub(crate) async fn snapshots_changed(&self) {
+        self.services.follow_snapshots().await;
     }
 
     /// Shares again what was withdrawn: one dataset, or all; by these protocols.

@@ -83,6 +83,13 @@ impl Services {
         }
     }
 
+    /// As [`Self::follow`], for those who show snapshots as if they were datasets.
+    pub(super) async fn follow_snapshots(&self) {
+        if let Some(devices) = self.devices.get() {
+            devices.follow_snapshots().await;
+        }
+    }
+
     /// Takes back what is served of a pool that is about to be ended.
     ///
     /// # Errors
@@ -94,7 +101,7 @@ impl Services {
     ) -> Result<(), EngineError> {
         if let Some(devices) = self.devices.get() {
             devices
-                .release(None, name)
+                .release(|dataset| crate::names::pool_part(dataset) == name)
                 .await
                 .map_err(EngineError::Busy)?;
         }

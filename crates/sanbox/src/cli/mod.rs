@@ -246,6 +246,9 @@ pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) 
         "zfs" => zfs::run(&mut session, arguments).await,
         _ => sanbox::run(&mut session, arguments).await,
     };
+    if tool == "zfs" {
+        session.appliance.snapshots_changed().await;
+    }
     let flushed = session.out.flush().await;
     match (outcome, flushed) {
         (Err(exit), _) => exit,

@@ -3,7 +3,7 @@
 //! Each volume is a file of a small FUSE file system in the state directory, and a loop device stands on the file; the
 //! kernel needs neither ublk nor NBD for it. The names below `/dev/zvol` are links to the loop devices, as OpenZFS's are
 //! to its own. Only a daemon that mounts (`--mount`), as root, does this, and only for volumes whose property `volmode`
-//! asks for devices.
+//! asks for devices. Their snapshots have devices, too, which are read-only, where the property `snapdev` says so.
 //!
 //! The kernel caches what goes through a device. It is told to drop that when a rollback or a receive takes the place of a
 //! volume's contents; what is written to a volume by NBD or iSCSI at the same time is not seen there. Does not know what is
@@ -18,7 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 
 use engine::property::{DatasetKind, Value};
-use engine::{Invalidation, IoBuf, PoolHandle, Stability, VolumeError, VolumeHandle, Watch};
+use engine::{
+    DatasetFilter, DatasetInfo, Invalidation, IoBuf, PoolHandle, PropertyQuery, Stability,
+    VolumeError, VolumeHandle, Watch,
+};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, MountOption, Notifier, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -48,6 +51,8 @@ pub(crate) struct Devices {
     directory: PathBuf,
     files: Arc<Files>,
     volumes: FollowedDatasets,
+    /// Snapshots of some volume are to have devices.
+    shows_snapshots: AtomicBool,
     state: tokio::sync::Mutex<AttachedDevices>,
 }
 
@@ -106,16 +111,44 @@ struct Wanted {
     read_only: bool,
 }
 
+impl Wanted {
+    fn new(pool: &PoolHandle, info: &DatasetInfo, read_only: bool) -> Self {
+        let size = info.property("volsize");
+        Self {
+            pool: pool.clone(),
+            dataset: info.name.clone(),
+            object: info.object,
+            size: size.and_then(|size| size.value.number()).unwrap_or(0),
+            read_only,
+        }
+    }
+}
+
+/// The snapshots of a volume; none where they cannot be listed, since the pool says why elsewhere.
+async fn snapshots(pool: &PoolHandle, volume: &str) -> Vec<DatasetInfo> {
+    let filter = DatasetFilter {
+        root: volume.to_owned(),
+        depth: Some(1),
+        kinds: vec![DatasetKind::Snapshot],
+    };
+    let query = PropertyQuery::Named(vec!["volsize".to_owned()]);
+    let mut found = pool.datasets(&filter, &query).await.unwrap_or_default();
+    let own = format!("{volume}@");
+    found.retain(|info| info.name.starts_with(&own));
+    found
+}
+
 impl Devices {
     /// The devices of no volume yet; the guard of `mounts` sees to their mount, too.
     pub(crate) fn new(context: &Arc<Context>, mounts: &Arc<Mounts>) -> Self {
-        let properties = ["volsize", "readonly", "volmode"];
+        let properties = ["volsize", "readonly", "volmode", "snapdev"];
         Self {
             volumes: FollowedDatasets::new(&[DatasetKind::Volume], &properties, |_| true),
             mounts: Arc::downgrade(mounts),
             context: Arc::downgrade(context),
             directory: context.state().path().join("volumes"),
             files: Arc::default(),
+            shows_snapshots: AtomicBool::new(false),
             state: tokio::sync::Mutex::default(),
         }
     }
@@ -161,35 +194,43 @@ impl Devices {
         }
     }
 
+    /// As [`Self::follow`], after snapshots may have come or gone.
+    pub(crate) async fn follow_snapshots(&self) {
+        if self.shows_snapshots.load(Ordering::Relaxed) {
+            self.follow().await;
+        }
+    }
+
     /// The volumes of all open pools that are to have devices.
     async fn wanted(&self) -> BTreeMap<u64, Wanted> {
         let mut wanted = BTreeMap::new();
         let Some(context) = self.context.upgrade() else {
             return wanted;
         };
+        let mut shows_snapshots = false;
         for ServedPool { pool, datasets } in self.volumes.read(&context).await {
             for info in datasets {
-                let number = |name: &str| info.property(name).and_then(|p| p.value.number());
+                let is = |name: &str, number| {
+                    let property = info.property(name);
+                    property.is_some_and(|property| property.value == Value::Number(number))
+                };
                 // volmode: 0 default, 1 full, 2 dev, 3 none.
-                if number("volmode") == Some(3) {
+                if is("volmode", 3) {
                     continue;
                 }
-                let read_only = pool.readonly()
-                    || info
-                        .property("readonly")
-                        .is_some_and(|property| property.value == Value::Number(1));
-                wanted.insert(
-                    info.guid,
-                    Wanted {
-                        pool: pool.clone(),
-                        size: number("volsize").unwrap_or(0),
-                        dataset: info.name.clone(),
-                        object: info.object,
-                        read_only,
-                    },
-                );
+                let read_only = pool.readonly() || is("readonly", 1);
+                wanted.insert(info.guid, Wanted::new(&pool, &info, read_only));
+                // snapdev: 0 hidden, 1 visible.
+                if is("snapdev", 1) {
+                    shows_snapshots = true;
+                    for snapshot in snapshots(&pool, &info.name).await {
+                        wanted.insert(snapshot.guid, Wanted::new(&pool, &snapshot, true));
+                    }
+                }
             }
         }
+        self.shows_snapshots
+            .store(shows_snapshots, Ordering::Relaxed);
         wanted
     }
 
@@ -267,19 +308,16 @@ impl Devices {
         }
     }
 
-    /// Takes away the devices of a volume, or of all volumes of a pool, unless one is in use.
+    /// Takes away the devices of the volumes and snapshots that `which` says, by name, unless one is in use.
     ///
     /// # Errors
     /// The dataset in use. Then nothing was changed.
-    pub(crate) async fn release(&self, guid: Option<u64>, pool: &str) -> Result<(), String> {
+    pub(crate) async fn release(&self, which: impl Fn(&str) -> bool) -> Result<(), String> {
         let mut state = self.state.lock().await;
         let concerned: Vec<(u64, Attached)> = state
             .attached
             .iter()
-            .filter(|(own, attached)| match guid {
-                Some(guid) => **own == guid,
-                None => crate::names::pool_part(&attached.dataset) == pool,
-            })
+            .filter(|(_, attached)| which(&attached.dataset))
             .map(|(guid, attached)| (*guid, attached.clone()))
             .collect();
         for (_, attached) in &concerned {

@@ -45,6 +45,7 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             let own = watched.entry(pool.guid()).or_default();
             if own.looked.is_none_or(|at| at.elapsed() >= INTERVAL) {
                 own.round(&pool, appliance.hooks()).await;
+                appliance.snapshots_changed().await;
             }
         }
     }

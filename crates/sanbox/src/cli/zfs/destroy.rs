@@ -626,6 +626,12 @@ async fn destroy_names(
     if names.is_empty() {
         return Ok(());
     }
+    let released = session
+        .appliance
+        .release_devices(|name| names.iter().any(|own| own == name));
+    if let Err(busy) = released.await {
+        return Err(session.fail(format!("cannot destroy snapshot {busy}: dataset is busy")));
+    }
     let refused = match pool.destroy_snapshots(names, defer).await {
         Ok(refused) => refused,
         Err(error) => return Err(session.fail(format!("cannot destroy snapshots: {error}"))),
@@ -655,12 +661,14 @@ async fn set_free(session: &Session, pool: &PoolHandle, name: &str, about: &str)
         return Err(busy());
     }
     if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await
-        && (session.appliance.volume_users(info.guid) > 0
-            || session.appliance.release_device(info.guid).await.is_err())
+        && session.appliance.volume_users(info.guid) > 0
     {
         return Err(busy());
     }
-    Ok(())
+    let snapshots = format!("{name}@");
+    let is_own = |other: &str| other == name || other.starts_with(&snapshots);
+    let released = session.appliance.release_devices(is_own).await;
+    released.map_err(|_| busy())
 }
 
 async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str) -> Outcome {
