@@ -50,6 +50,13 @@ fn mount_mounts_legacy_file_systems_and_snapshots() {
         "mnt tank/www@s $PWD/snap && cat snap/f && umount snap",
         "one\n",
     );
+    // At another place it is the same mount, which goes with the first one.
+    check(
+        "mnt tank/www $PWD/snap && cat snap/f && zfs mount | grep -c www && zfs set mountpoint=$PWD/www tank/www && \
+         zfs unmount tank/www && ls www snap && \
+         zfs set mountpoint=legacy tank/www && mnt -o ro tank/www $PWD/www",
+        "two\n1\nsnap:\n\nwww:\n",
+    );
     check(
         "mnt tank/www $PWD/www 2>&1; echo $?",
         "filesystem 'tank/www' is already mounted\n32\n",

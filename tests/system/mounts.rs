@@ -41,6 +41,39 @@ fn a_file_system_that_may_not_be_mounted_leaves_from_below_others() {
 }
 
 #[test]
+fn what_lies_below_another_mount_stays_when_that_goes() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--nfs-port", "0"]);
+    pool(&place);
+    let check = |line: &str, expect: &str| assert_eq!(place.run(line), expect, "{line}");
+    check(
+        "echo below > e/f; zfs unmount tank/b/c; zfs set mountpoint=$PWD/e tank/b/c; zfs mount -O tank/b/c; echo above > e/g; ls e",
+        "g\n",
+    );
+    for way in ["zfs unmount tank/b/c", "umount e"] {
+        check(
+            &format!("{way}; sleep 0.3; ls e; zfs mount tank/b/c; ls e"),
+            "f\ng\n",
+        );
+    }
+    // One that is in use stays for who uses it, and the other comes back.
+    check(
+        "(cd e; zfs unmount -f tank/b/c; cat g); ls e; zfs mount tank/b/c; cat e/g",
+        "above\nf\nabove\n",
+    );
+    // The one below cannot be reached.
+    check(
+        "zfs unmount tank/e 2>&1; cat e/g; zfs unmount tank/b/c && zfs unmount tank/e && ls e",
+        "cannot unmount 'DIR/e': pool or dataset is busy\nabove\n",
+    );
+    check("zfs unmount -a; zfs mount", "");
+    place.stop();
+}
+
+#[test]
 fn what_was_written_is_on_disk_when_a_file_system_is_unmounted() {
     let mut place = Place::new();
     if !can_mount(&place) {

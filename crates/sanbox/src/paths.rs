@@ -128,6 +128,14 @@ pub(crate) fn connection_at(point: &Path) -> Option<u32> {
     found.map(|mount| mount.minor)
 }
 
+/// Returns where a FUSE connection is mounted, the last place first.
+pub(crate) fn points_of(connection: u32) -> Vec<PathBuf> {
+    let table = mount_table().into_iter().rev();
+    let own =
+        table.filter(|mount| mount.minor == connection && mount.file_system.starts_with("fuse"));
+    own.map(|mount| mount.point).collect()
+}
+
 /// Returns the FUSE connections that are mounted anywhere here.
 pub(crate) fn connections() -> BTreeSet<u32> {
     let fuse = mount_table()

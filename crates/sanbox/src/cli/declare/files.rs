@@ -201,8 +201,11 @@ pub(super) const MOUNT_HELPER: Command = Command {
         short('v', "say what is mounted where, and how"),
     ],
     text: &[
-        "As a link /sbin/mount.zfs to this program it lets 'mount -t zfs tank/www /srv/www' and lines of /etc/fstab mount file systems with          mountpoint=legacy, and snapshots, by the daemon that runs; 'umount /srv/www' unmounts them. The zfsutils-linux package has a file of          that name, for pools of the kernel module: where both are wanted, give the link another name, and mount with that.",
-        "A dataset is mounted at one place at a time. The exit codes are those of mount(8): 1 for a wrong call, 2 for a fault of the system,          32 when it cannot be mounted.",
+        "As a link /sbin/mount.zfs to this program it lets 'mount -t zfs tank/www /srv/www' and lines of /etc/fstab mount file systems \
+         with mountpoint=legacy, and snapshots, by the daemon that runs; 'umount /srv/www' unmounts them. The zfsutils-linux package \
+         has a file of that name, for pools of the kernel module: where both are wanted, give the link another name, and mount with that.",
+        "A second mount of a dataset shows the first one at another place. The exit codes are those of mount(8): 1 for a wrong call, 2 for \
+         a fault of the system, 32 when it cannot be mounted.",
     ],
     examples: &[
         (

@@ -7,6 +7,7 @@ use engine::{Attr, Cred, FileType, FsError, FsHandle, PropertyQuery, SetAttr, Ti
 use super::Arguments;
 use super::directory::entries;
 use super::remote_path::{RemotePath, walk};
+use crate::cli::zfs::{HelperCall, mount_helper};
 use crate::cli::{Exit, Outcome, Session, dataset_clause, format, out::Stream};
 use crate::undelegated::retried;
 
@@ -347,6 +348,18 @@ pub(super) async fn mount(session: &Session, args: &Arguments) -> Outcome {
         hold(session, info.guid, &point).await;
     }
     Ok(())
+}
+
+/// `mount.zfs`.
+pub(super) async fn mount_zfs(session: &Session, args: &Arguments) -> Outcome {
+    let call = HelperCall {
+        operands: &args.operands,
+        options: args.all('o'),
+        sloppy: args.has('s'),
+        fake: args.has('f'),
+        verbose: args.has('v'),
+    };
+    mount_helper(session, call).await
 }
 
 /// Stays until a mount has gone.

@@ -78,7 +78,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "put" => copy::put(session, &args).await,
         "restore" => restore::run(session, &args).await,
         "mount" => files::mount(session, &args).await,
-        "mount.zfs" => super::zfs::mount_helper(session, &args).await,
+        "mount.zfs" => files::mount_zfs(session, &args).await,
         "target" => target::run(session, &args).await,
         "arcstat" => arcstat::run(session, &args).await,
         "zilstat" => zilstat::run(session, &args).await,

@@ -30,7 +30,7 @@ use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery}
 use serde_json::{Value, json};
 
 pub(super) use self::destroy::destroy_tree;
-pub(super) use self::mount_helper::run as mount_helper;
+pub(super) use self::mount_helper::{HelperCall, run as mount_helper};
 pub(crate) use self::userspace::numbered;
 use super::command::{Table, entry};
 use super::zpool::unavailable;

@@ -225,7 +225,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
     }
     match operands.as_slice() {
         [] => {
-            let mounted = session.appliance.mounts().list();
+            let mounted = session.appliance.mounts().attached();
             if as_json {
                 let objects: Map<_, _> = mounted
                     .iter()
@@ -400,7 +400,10 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         let mut failed = false;
         let mut pools = BTreeSet::new();
-        for (name, _) in session.appliance.mounts().list().into_iter().rev() {
+        for (name, _) in session.appliance.mounts().attached().into_iter().rev() {
+            if !is_unmounted_with_all(session, &name).await {
+                continue;
+            }
             match session.appliance.mounts().unmount_name(&name, force).await {
                 Ok(()) => {
                     failed |= unload && keys::unload_root(session, &name).await.is_err();
@@ -427,7 +430,7 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
             "too many arguments"
         }));
     };
-    let mounted = session.appliance.mounts().list();
+    let mounted = session.appliance.mounts().attached();
     let target = if name.starts_with('/') {
         let path = session.path(name);
         match mounted.into_iter().find(|(_, point)| *point == path) {
@@ -443,10 +446,28 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         name.clone()
     };
+    let (_, info) = open(session, &target, &query()).await?;
+    if shown(&info, "mountpoint", true).is_some_and(|(value, _)| value == "legacy") {
+        session
+            .out
+            .error(format!("cannot unmount '{target}': legacy mountpoint"));
+        return Err(session.fail("use umount(8) to unmount this filesystem"));
+    }
     let unmounted = unmount_with_below(session, &target, force, unload).await;
     // What was received redacted is shared as long as it is mounted.
     session.appliance.datasets_changed().await;
     unmounted
+}
+
+/// Whether `zfs unmount -a` is about a dataset: not about snapshots, nor what is mounted by mount(8) or by name alone.
+// OpenZFS: cmd/zfs/zfs_main.c, unshare_unmount
+async fn is_unmounted_with_all(session: &Session, name: &str) -> bool {
+    let Ok((_, info)) = open(session, name, &query()).await else {
+        return true;
+    };
+    let is =
+        |property, wanted| shown(&info, property, true).is_some_and(|(value, _)| value == wanted);
+    info.kind != DatasetKind::Snapshot && !is("mountpoint", "legacy") && !is("canmount", "noauto")
 }
 
 /// Unmounts a file system and what is mounted below it because it inherits the mount point; with `unload`, unloads their keys.

@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use engine::property::DatasetKind;
-use engine::{DatasetInfo, PoolHandle, PropertyQuery};
+use engine::{DatasetInfo, PoolHandle, PropertyQuery, VdevStatus};
 
 use super::mount::{INCOMPLETE, overridden_by, remount};
 use super::{open, shown};
-use crate::cli::sanbox::Arguments;
 use crate::cli::{Exit, Outcome, Session};
 use crate::paths;
 use crate::redacted::is_redacted;
@@ -49,6 +48,18 @@ const PASSED_OVER: &[&str] = &[
     "xattr",
 ];
 
+/// What the helper is called with.
+pub(in crate::cli) struct HelperCall<'a> {
+    pub(in crate::cli) operands: &'a [String],
+    /// The values of `-o`.
+    pub(in crate::cli) options: Vec<&'a str>,
+    /// Options that are not known are left out.
+    pub(in crate::cli) sloppy: bool,
+    /// Nothing is mounted.
+    pub(in crate::cli) fake: bool,
+    pub(in crate::cli) verbose: bool,
+}
+
 /// A call that was read.
 struct Call {
     dataset: String,
@@ -64,13 +75,13 @@ struct Call {
 }
 
 impl Call {
-    fn read(session: &Session, args: &Arguments) -> Result<Self, Exit> {
+    fn read(session: &Session, given: HelperCall<'_>) -> Result<Self, Exit> {
         let wrong = |why: &str| {
             session.out.error(why);
             session.out.error("usage: mount <dataset> <mountpoint>");
             Exit(WRONG_CALL)
         };
-        let (dataset, point) = match args.operands.as_slice() {
+        let (dataset, point) = match given.operands {
             [dataset, point] => (dataset, point),
             [] => return Err(wrong("missing dataset argument")),
             [_] => return Err(wrong("missing mountpoint argument")),
@@ -82,11 +93,11 @@ impl Call {
             words: Vec::new(),
             remount: false,
             by_zfs: false,
-            sloppy: args.has('s'),
-            fake: args.has('f'),
-            verbose: args.has('v'),
+            sloppy: given.sloppy,
+            fake: given.fake,
+            verbose: given.verbose,
         };
-        let lists = args.all('o').into_iter();
+        let lists = given.options.into_iter();
         for word in lists.flat_map(|list| list.split(',')) {
             match word {
                 "" => {}
@@ -106,6 +117,20 @@ impl Call {
             }
         }
         Ok(call)
+    }
+
+    /// The dataset; in place of a device the pool that it belongs to.
+    async fn named(&self, session: &Session) -> String {
+        let device = PathBuf::from(&self.dataset);
+        if device.is_absolute() {
+            for pool in session.appliance.open_pools() {
+                let status = pool.status().await;
+                if status.is_ok_and(|status| has_device(&status.root, &device)) {
+                    return pool.name().to_owned();
+                }
+            }
+        }
+        self.dataset.clone()
     }
 
     /// Refuses what is mounted by its property, as `zfs mount` does it, and the other way round.
@@ -134,6 +159,11 @@ impl Call {
     }
 }
 
+fn has_device(vdev: &VdevStatus, device: &Path) -> bool {
+    let mut below = vdev.children.iter();
+    vdev.path.as_deref() == Some(device) || below.any(|child| has_device(child, device))
+}
+
 /// Options of fstab(5) that are for programs beside mount(8).
 fn is_comment(word: &str) -> bool {
     word.starts_with("x-") || word.starts_with("comment=")
@@ -146,8 +176,8 @@ fn is_legacy(info: &DatasetInfo) -> bool {
 }
 
 /// Mounts as mount(8) asks for it.
-pub(in crate::cli) async fn run(session: &Session, args: &Arguments) -> Outcome {
-    let call = Call::read(session, args)?;
+pub(in crate::cli) async fn run(session: &Session, given: HelperCall<'_>) -> Outcome {
+    let call = Call::read(session, given)?;
     let dataset = &call.dataset;
     let at = call.point.clone();
     let found = paths::call(&call.point, move || std::fs::canonicalize(at)).await;
@@ -160,7 +190,7 @@ pub(in crate::cli) async fn run(session: &Session, args: &Arguments) -> Outcome 
         Exit(SYSTEM_FAULT)
     })?;
     let query = PropertyQuery::Named(vec!["mountpoint".to_owned(), "redacted".to_owned()]);
-    let Ok((pool, info)) = open(session, dataset, &query).await else {
+    let Ok((pool, info)) = open(session, &call.named(session).await, &query).await else {
         session.out.error(format!(
             "filesystem '{dataset}' cannot be mounted, unable to open the dataset"
         ));
@@ -200,8 +230,16 @@ async fn mount(session: &Session, pool: &PoolHandle, info: &DatasetInfo, point: 
         session.out.error(why);
         Err(Exit(NOT_MOUNTED))
     };
-    if session.appliance.mounts().mounted(info.guid).is_some() {
-        return refuse(&format!("filesystem '{name}' is already mounted"));
+    match session.appliance.mounts().mounted(info.guid) {
+        Some(first) if first != point => {
+            let (from, to) = (first.clone(), point.to_owned());
+            let bound = paths::call(point, move || rustix::mount::mount_bind(from, to)).await;
+            let bound = bound.and_then(|bound| bound.map_err(|error| error.to_string()));
+            return bound
+                .or_else(|why| refuse(&format!("filesystem '{name}' can not be mounted: {why}")));
+        }
+        Some(_) => return refuse(&format!("filesystem '{name}' is already mounted")),
+        None => {}
     }
     if !session.appliance.is_daemon() {
         return refuse(&format!(

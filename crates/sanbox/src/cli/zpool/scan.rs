@@ -51,7 +51,6 @@ options! {
         GoOn = short('C', "begin at the txg where the last scrub ended"),
         Since(String) = valued('S', "date", "only what was written from this date on"),
         Until(String) = valued('E', "date", "only what was written until this date"),
-        All = short('a', "all pools"),
     }
 }
 
@@ -59,7 +58,7 @@ options! {
 pub(super) const SCRUB: Command = Command {
     name: "scrub",
     summary: "read and repair everything",
-    usage: "\tscrub [-e | -s | -p | -C | [-S date] [-E date]] [-w] <-a | pool> ...\n",
+    usage: "\tscrub [-e | -s | -p | -C | [-S date] [-E date]] [-w] <pool> ...\n",
     flags: ScrubOption::FLAGS,
     says_missing: false,
     words: &[Word::Pool],
@@ -88,7 +87,6 @@ struct Scrub {
     wait: bool,
     errors: bool,
     go_on: bool,
-    all: bool,
     /// Seconds since 1970.
     since: Option<u64>,
     until: Option<u64>,
@@ -105,7 +103,6 @@ impl Scrub {
                 ScrubOption::Wait => wanted.wait = true,
                 ScrubOption::Errors => wanted.errors = true,
                 ScrubOption::GoOn => wanted.go_on = true,
-                ScrubOption::All => wanted.all = true,
                 ScrubOption::Since(date) => wanted.since = Some(seconds(session, &date, false)?),
                 ScrubOption::Until(date) => wanted.until = Some(seconds(session, &date, true)?),
             }
@@ -143,7 +140,7 @@ impl Scrub {
         if wanted.wait && (wanted.stop || wanted.pause) {
             return Err(wrong("-w cannot be used with -p or -s".to_owned()));
         }
-        if names.is_empty() && !wanted.all {
+        if names.is_empty() {
             return Err(session.misuse("missing pool name argument"));
         }
         Ok((wanted, names))
@@ -187,10 +184,7 @@ fn seconds(session: &Session, text: &str, end: bool) -> Result<u64, Exit> {
 
 // OpenZFS: cmd/zpool/zpool_main.c, scrub_callback; lib/libzfs, zpool_scan (words)
 pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
-    let (wanted, mut names) = Scrub::read(session, arguments)?;
-    if wanted.all {
-        names.clear();
-    }
+    let (wanted, names) = Scrub::read(session, arguments)?;
     let (pools, mut failed) = subjects(session, &names).await;
     let mut started = Vec::new();
     for subject in &pools {

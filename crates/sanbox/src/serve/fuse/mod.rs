@@ -5,6 +5,7 @@
 //! something is mounted there again. Mount points often lie on other mounts of this process: see [`crate::paths`] and [`guard`].
 
 mod adapter;
+mod attach;
 mod convert;
 pub(crate) mod flags;
 pub(crate) mod guard;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use engine::property::Property;
 use engine::{FileLocks, FsHandle};
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
@@ -86,6 +87,8 @@ struct Mounted {
     unmounter: Arc<Mutex<SessionUnmounter>>,
     /// The kernel's number of it.
     connection: Option<u32>,
+    /// It is nowhere in the tree of files any more, and lasts as long as something uses it.
+    detached: bool,
     /// Properties in force otherwise than the dataset says, until it is unmounted.
     overridden: Vec<(Property, bool)>,
 }
@@ -188,11 +191,20 @@ impl Mounts {
     pub(crate) fn mounted(&self, guid: u64) -> Option<PathBuf> {
         self.locked()
             .iter()
-            .find(|mount| mount.guid == guid)
+            .find(|mount| mount.guid == guid && !mount.detached)
             .map(|mount| mount.point.clone())
     }
 
-    /// Returns datasets and mount points in the order of mounting.
+    /// Returns datasets and mount points in the order of mounting, without what was detached.
+    pub(crate) fn attached(&self) -> Vec<(String, PathBuf)> {
+        let list = self.locked();
+        let attached = list.iter().filter(|mount| !mount.detached);
+        attached
+            .map(|mount| (mount.dataset.clone(), mount.point.clone()))
+            .collect()
+    }
+
+    /// Returns datasets and mount points in the order of mounting, also of what was detached and is still in use.
     pub(crate) fn list(&self) -> Vec<(String, PathBuf)> {
         self.locked()
             .iter()
@@ -253,7 +265,7 @@ impl Mounts {
         };
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::FSName(name),
+            MountOption::FSName(name.clone()),
             MountOption::Subtype("zfs".to_owned()),
             MountOption::DefaultPermissions,
             if flags.readonly {
@@ -291,7 +303,7 @@ impl Mounts {
         config.clone_fd = threads > 1;
         let (at, guard) = (point.clone(), self.guard());
         let begun = paths::call(&point, move || -> io::Result<_> {
-            let session = Session::new(adapter, &at, &config)?;
+            let session = attach::begin(adapter, &at, &name, flags, config)?;
             let connection = paths::connection_at(&at);
             if let (Some(guard), Some(connection)) = (&guard, connection) {
                 guard.add(connection);
@@ -325,12 +337,16 @@ impl Mounts {
             point: point.clone(),
             unmounter,
             connection,
+            detached: false,
             overridden: Vec::new(),
         });
-        let (list, ended) = (self.list.clone(), self.ended.clone());
+        let (list, ended, at) = (self.list.clone(), self.ended.clone(), point.clone());
         let run = move || {
             if let Err(error) = session.run() {
                 tracing::warn!(target: MOUNT, "a mount ended: {error}");
+                if connection.is_some() && paths::connection_at(&at) == connection {
+                    let _ = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH);
+                }
             }
             ends.store(true, Ordering::Relaxed);
             locked.locks.end();
@@ -360,11 +376,14 @@ impl Mounts {
 
     /// Unmounts the file system of a dataset; with `force` also when files are open in it.
     pub(crate) async fn unmount_name(&self, dataset: &str, force: bool) -> Result<(), String> {
-        let guid = self.take_away(dataset, force).await?;
-        match tokio::time::timeout(DETACH_TIMEOUT, self.ended(guid)).await {
+        let number = self.take_away(dataset, force).await?;
+        match tokio::time::timeout(DETACH_TIMEOUT, self.mount_ended(number)).await {
             Ok(()) => Ok(()),
             // A process may have its working directory there without end.
-            Err(_) if force => Ok(()),
+            Err(_) if force => {
+                self.note_detached(&[number]);
+                Ok(())
+            }
             // Another mount hides it, or another mount namespace has it, too.
             Err(_) => Err("pool or dataset is busy".to_owned()),
         }
@@ -379,21 +398,26 @@ impl Mounts {
                 taken.extend(self.take_away(&dataset, true).await);
             }
         }
-        let ended = taken.into_iter().map(|guid| self.ended(guid));
+        let ended = taken.into_iter().map(|number| self.mount_ended(number));
         let _ = tokio::time::timeout(DETACH_TIMEOUT, join_all(ended)).await;
     }
 
-    /// Takes a mount away from the tree of files, and returns its guid: it ends when nothing uses it any more.
+    /// Takes a mount away from the tree of files, and returns its number: it ends when nothing uses it any more.
     async fn take_away(&self, dataset: &str, force: bool) -> Result<u64, String> {
         if crate::appliance::is_delegated() {
             return Err("permission denied".to_owned());
         }
-        let found = self
-            .locked()
-            .iter()
-            .find(|mount| mount.dataset == dataset)
-            .map(|mount| (mount.guid, mount.point.clone(), mount.unmounter.clone()));
-        let Some((guid, point, unmounter)) = found else {
+        let found = {
+            let list = self.locked();
+            let of_dataset = list.iter().filter(|mount| mount.dataset == dataset);
+            // One in the tree before those that were detached.
+            let found = of_dataset.min_by_key(|mount| mount.detached);
+            found.map(|mount| {
+                let (at, unmounter) = (mount.point.clone(), mount.unmounter.clone());
+                (mount.number, mount.connection, at, unmounter)
+            })
+        };
+        let Some((number, connection, point, unmounter)) = found else {
             return Err("not currently mounted".to_owned());
         };
         let at = point.clone();
@@ -405,19 +429,29 @@ impl Mounts {
             } else {
                 UnmountFlags::empty()
             };
-            match unmount(&at, flags) {
-                Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
-                Err(rustix::io::Errno::BUSY) => Err("pool or dataset is busy".to_owned()),
-                // Not root: the helper program does it.
-                Err(_) => unmounter
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .unmount()
-                    .map_err(|error| error.to_string()),
+            let busy = || Err("pool or dataset is busy".to_owned());
+            // mount(8) may have mounted it at other places, too.
+            let points = connection.map_or(vec![at], paths::points_of);
+            for point in points {
+                if connection.is_some() && paths::connection_at(&point) != connection {
+                    // It would be the one over it that goes.
+                    return busy();
+                }
+                match unmount(&point, flags) {
+                    Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                    Err(rustix::io::Errno::BUSY) => return busy(),
+                    // Not root: the helper program does it.
+                    Err(_) => {
+                        let mut unmounter =
+                            unmounter.lock().unwrap_or_else(PoisonError::into_inner);
+                        unmounter.unmount().map_err(|error| error.to_string())?;
+                    }
+                }
             }
+            Ok(())
         };
         paths::call(&point, unmount).await??;
-        Ok(guid)
+        Ok(number)
     }
 
     /// Changes how a dataset is mounted.
@@ -431,11 +465,7 @@ impl Mounts {
         if !is_root {
             return Ok(());
         }
-        let mut kernel = Kernel::empty();
-        kernel.set(Kernel::RDONLY, flags.readonly);
-        kernel.set(Kernel::NODEV, flags.no_devices);
-        kernel.set(Kernel::NOSUID, flags.no_setuid);
-        kernel.set(Kernel::NOEXEC, flags.no_exec);
+        let kernel = attach::kernel_flags(flags);
         // Of the mount point, and of the file system: FUSE refuses writes by the second.
         let at = point.clone();
         let change = move || {
@@ -448,7 +478,11 @@ impl Mounts {
 
     /// Notes that a mount has properties of its own until it ends.
     pub(crate) fn override_properties(&self, guid: u64, properties: &[(Property, bool)]) {
-        if let Some(mount) = self.locked().iter_mut().find(|mount| mount.guid == guid) {
+        if let Some(mount) = self
+            .locked()
+            .iter_mut()
+            .find(|mount| mount.guid == guid && !mount.detached)
+        {
             for (property, on) in properties {
                 mount.overridden.retain(|(known, _)| known != property);
                 mount.overridden.push((*property, *on));
@@ -459,13 +493,16 @@ impl Mounts {
     /// Returns the properties that a mount has otherwise than its dataset.
     pub(crate) fn overridden(&self, guid: u64) -> Vec<(Property, bool)> {
         let list = self.locked();
-        let mount = list.iter().find(|mount| mount.guid == guid);
+        let mount = list
+            .iter()
+            .find(|mount| mount.guid == guid && !mount.detached);
         mount.map_or_else(Vec::new, |mount| mount.overridden.clone())
     }
 
     /// Knows a mounted dataset by its new name.
     pub(crate) fn renamed(&self, guid: u64, dataset: &str) {
-        if let Some(mount) = self.locked().iter_mut().find(|mount| mount.guid == guid) {
+        let mut list = self.locked();
+        for mount in list.iter_mut().filter(|mount| mount.guid == guid) {
             dataset.clone_into(&mut mount.dataset);
         }
     }
@@ -474,9 +511,8 @@ impl Mounts {
     pub(crate) async fn settle(&self) {
         let held: Vec<(u64, u32)> = {
             let list = self.locked();
-            let connected = list
-                .iter()
-                .map(|mount| mount.connection.map(|c| (mount.guid, c)));
+            let attached = list.iter().filter(|mount| !mount.detached);
+            let connected = attached.map(|mount| mount.connection.map(|c| (mount.number, c)));
             connected.flatten().collect()
         };
         if held.is_empty() {
@@ -486,15 +522,44 @@ impl Mounts {
         let gone = held
             .into_iter()
             .filter(|(_, connection)| !mounted.contains(connection));
-        let ended = gone.map(|(guid, _)| self.ended(guid));
-        // One that is in use by a process may stay for ever.
-        let _ = tokio::time::timeout(SETTLE_TIMEOUT, join_all(ended)).await;
+        let gone: Vec<u64> = gone.map(|(number, _)| number).collect();
+        let ended = gone.iter().map(|number| self.mount_ended(*number));
+        if tokio::time::timeout(SETTLE_TIMEOUT, join_all(ended))
+            .await
+            .is_err()
+        {
+            // A process uses it, which may be without end.
+            self.note_detached(&gone);
+        }
     }
 
-    /// Waits until a dataset's mount has ended.
-    pub(crate) async fn ended(&self, guid: u64) {
+    /// Notes that mounts are nowhere in the tree of files any more.
+    fn note_detached(&self, numbers: &[u64]) {
+        let mut list = self.locked();
+        for mount in list
+            .iter_mut()
+            .filter(|mount| numbers.contains(&mount.number))
+        {
+            mount.detached = true;
+        }
+    }
+
+    /// Waits until a mount has ended.
+    async fn mount_ended(&self, number: u64) {
+        let is_held = || self.locked().iter().any(|mount| mount.number == number);
         let mut changes = self.ended.subscribe();
-        while self.mounted(guid).is_some() {
+        while is_held() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until a dataset's mounts have ended.
+    pub(crate) async fn ended(&self, guid: u64) {
+        let is_held = || self.locked().iter().any(|mount| mount.guid == guid);
+        let mut changes = self.ended.subscribe();
+        while is_held() {
             if changes.changed().await.is_err() {
                 return;
             }
