@@ -72,13 +72,16 @@ fi
 # Tests that set an id of this host want none to be there before; what they write to /etc stays here.
 mkdir "$w/module/etc" "$w/module/etc-work"
 if mount -t overlay etc -o "lowerdir=/etc,upperdir=$w/module/etc,workdir=$w/module/etc-work" /etc; then rm -f /etc/hostid; fi
+# mount(8) calls its helper by this path.
+[ ! -e /sbin/mount.zfs ] || mount --bind "$w/bin/sanbox" /sbin/mount.zfs
+ln -s "$w/bin/sanbox" "$STF_PATH/mount.zfs"
 link "$STF_SUITE/bin" "$ZFSTEST_FILES"
 link "/usr/local/bin /usr/bin /usr/sbin /bin /sbin" "$SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX"
 ln -s /sbin/fsck.ext4 "$STF_PATH/fsck"; ln -s /sbin/mkfs.ext4 "$STF_PATH/newfs"
 
 disks=()
 unloop() { local disk; for disk in "${disks[@]}"; do losetup -d "/dev/$disk"; done; }
-trap 'zpool export -a -f >/dev/null 2>&1; unloop; umount -l /etc /sys/module "$w/module" 2>/dev/null; finish' EXIT
+trap 'zpool export -a -f >/dev/null 2>&1; unloop; umount -l /sbin/mount.zfs /etc /sys/module "$w/module" 2>/dev/null; finish' EXIT
 for i in 0 1 2; do
   truncate -s 4G "$FILEDIR/vdev$i"
   disk=$(losetup --show -f "$FILEDIR/vdev$i") || skip "no loop devices"

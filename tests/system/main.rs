@@ -81,6 +81,7 @@ mod resumed;
 mod rewrite;
 mod rpc;
 mod security;
+mod sit_out;
 mod smb;
 mod snapdir;
 mod solaris_pools;

@@ -183,3 +183,67 @@ fn every_property_works_or_is_refused_by_name() {
         tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     }
 }
+
+/// Names in the first column of the tables of a page, with what the second says of them.
+fn rows(page: &str) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    for line in page.lines() {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (Some(names), Some(does)) = (cells.next(), cells.next()) else {
+            continue;
+        };
+        let names = names.split(", ").filter_map(|name| name.strip_prefix('`'));
+        let names = names.filter_map(|name| name.strip_suffix('`'));
+        rows.extend(names.map(|name| (name.to_owned(), does.to_owned())));
+    }
+    rows
+}
+
+#[test]
+fn what_each_property_does_is_written_down() {
+    let page = std::fs::read_to_string(tests::root().join("docs/properties.md")).expect("the page");
+    let (datasets, rest) = page.split_once("## Pools").expect("pools");
+    let (pools, devices) = rest.split_once("## Devices").expect("devices");
+    let sorted = |mut names: Vec<String>| {
+        names.sort_unstable();
+        names
+    };
+    let named = |part: &str| sorted(rows(part).into_iter().map(|(name, _)| name).collect());
+    for (name, does) in rows(&page) {
+        assert!(
+            ["yes", "in part", "kept", "refused"].contains(&does.as_str()),
+            "{name}: {does}"
+        );
+    }
+    let of_datasets = PROPERTIES.iter();
+    let of_datasets = of_datasets.filter(|row| row.visible && row.attribute != Attribute::ReadOnly);
+    assert_eq!(
+        named(datasets),
+        sorted(of_datasets.map(|row| row.name.to_owned()).collect())
+    );
+    let of_pools = engine::pool_property::PROPERTIES
+        .iter()
+        .filter(|row| row.settable);
+    assert_eq!(
+        named(pools),
+        sorted(of_pools.map(|row| row.name.to_owned()).collect())
+    );
+    let of_devices = engine::pool_property::VDEV_PROPERTIES
+        .iter()
+        .filter(|row| row.settable);
+    assert_eq!(
+        named(devices),
+        sorted(of_devices.map(|row| row.name.to_owned()).collect())
+    );
+
+    // What the page says is refused is: with any value but the default.
+    let place = Place::new();
+    place.run("truncate -s 96M d && zpool create -O mountpoint=none tank $PWD/d");
+    for (name, _) in rows(&page)
+        .into_iter()
+        .filter(|(_, does)| does == "refused")
+    {
+        let said = place.run(&format!("zfs set {name}=x tank"));
+        assert!(said.ends_with("[1]\n"), "{name}: {said}");
+    }
+}

@@ -91,7 +91,7 @@ impl Pool {
     /// (`zpool scrub -e`). Returns how many blocks are still damaged.
     ///
     /// # Errors
-    /// `Scan` while a scan runs; `ReadOnly`, `Suspended`, `Closed`.
+    /// `Scan` while a scan runs; `Invalid` in a pool without the feature `head_errlog`; `ReadOnly`, `Suspended`, `Closed`.
     pub async fn scrub_errors(&self) -> Result<u64, PoolError> {
         let imported = &self.0;
         if let Some(scan) = imported
@@ -109,6 +109,12 @@ impl Pool {
         }
         if imported.session.readonly {
             return Err(PoolError::ReadOnly);
+        }
+        // OpenZFS: module/zfs/spa.c, spa_scan_range
+        if !imported.hierarchy().features().is_enabled("head_errlog") {
+            return Err(PoolError::Invalid(
+                "operation not supported on this type of pool".to_owned(),
+            ));
         }
         self.sync().await?;
         let datasets = Relatives::from(all_datasets(imported.mos()).await?);
