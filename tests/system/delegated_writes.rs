@@ -19,35 +19,48 @@ const LATER: u32 = 10008;
 const READ_AND_WRITE: u32 = 3;
 
 /// A client with a session, which is called by its one connection.
-struct Delegated {
-    connection: rpc::Client,
-    id: u64,
-    session: Option<[u8; 16]>,
+pub(crate) struct Delegated {
+    pub(crate) connection: rpc::Client,
+    pub(crate) id: u64,
+    pub(crate) session: Option<[u8; 16]>,
+    /// What names the server.
+    pub(crate) server: Vec<u8>,
     sequence: u32,
     xid: u32,
     /// Calls of the server that came while answers were waited for.
-    calls: Vec<Callback>,
+    pub(crate) calls: Vec<Callback>,
 }
 
 impl Delegated {
-    fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(address: SocketAddr) -> Self {
         Self::named(address, "delegated")
     }
 
-    fn named(address: SocketAddr, name: &str) -> Self {
-        let mut client = Self {
+    /// A connection of a client that the server has not met.
+    pub(crate) fn unknown(address: SocketAddr) -> Self {
+        Self {
             connection: rpc::Client::new(address),
             id: 0,
             session: None,
+            server: Vec::new(),
             sequence: 0,
             xid: 7,
             calls: Vec::new(),
-        };
+        }
+    }
+
+    fn named(address: SocketAddr, name: &str) -> Self {
+        let mut client = Self::unknown(address);
         let answer = client.ask(&Request::exchange_id(name, 1));
-        let Some(Body::Client { id, sequence }) = answer.body(op::EXCHANGE_ID) else {
+        let Some(Body::Client {
+            id,
+            sequence,
+            server,
+        }) = answer.body(op::EXCHANGE_ID)
+        else {
             panic!("{answer:?}");
         };
-        client.id = *id;
+        (client.id, client.server) = (*id, server.clone());
         let answer = client.ask(&Request::create_session(*id, *sequence, 1, 4));
         let Some(Body::Session(session)) = answer.body(op::CREATE_SESSION) else {
             panic!("{answer:?}");
@@ -68,7 +81,7 @@ impl Delegated {
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Answer {
+    pub(crate) fn ask(&mut self, request: &Request) -> Answer {
         self.xid += 1;
         self.sequence += u32::from(self.session.is_some());
         let slot = self.session.map(|session| SlotNumber {
@@ -86,7 +99,7 @@ impl Delegated {
     }
 
     /// Asks until it is not to ask again.
-    fn ask_until(&mut self, request: &Request) -> Answer {
+    pub(crate) fn ask_until(&mut self, request: &Request) -> Answer {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let answer = self.ask(request);
@@ -99,7 +112,7 @@ impl Delegated {
     }
 
     /// Makes a file and has it delegated to write; returns its handle and the delegation.
-    fn make(&mut self, dir: &[&str], name: &str) -> (Vec<u8>, StateId) {
+    pub(crate) fn make(&mut self, dir: &[&str], name: &str) -> (Vec<u8>, StateId) {
         let (name, create) = (name.to_owned(), true);
         let open = Request::of_path(dir).open(
             self.id,
@@ -127,7 +140,7 @@ impl Delegated {
     }
 
     /// Waits for calls until there are so many.
-    fn called(&mut self, count: usize) -> Vec<StateId> {
+    pub(crate) fn called(&mut self, count: usize) -> Vec<StateId> {
         while self.calls.len() < count {
             assert!(self.receive().is_none(), "nothing was asked");
         }
@@ -138,7 +151,7 @@ impl Delegated {
         recalled.collect()
     }
 
-    fn answer_call(&mut self, call: &Callback) {
+    pub(crate) fn answer_call(&mut self, call: &Callback) {
         let told = callback_answer(call, status::OK, status::OK, None);
         self.connection
             .stream
@@ -147,7 +160,7 @@ impl Delegated {
     }
 
     /// Writes what it has in its cache, and gives the file back.
-    fn give_back(&mut self, handle: &[u8], delegation: &StateId, cached: &[u8]) {
+    pub(crate) fn give_back(&mut self, handle: &[u8], delegation: &StateId, cached: &[u8]) {
         let write = Request::of(handle)
             .write(delegation, 0, true, cached)
             .give_back(delegation);

@@ -93,6 +93,7 @@ mod support;
 mod temporary_names;
 mod tour;
 mod trash;
+mod trunking;
 mod undo;
 mod vdev_properties;
 mod volumes;

@@ -424,6 +424,11 @@ impl Server {
         self.shared.versions.v4_minors.contains(&true)
     }
 
+    /// At which clients reach this server.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.shared.resolver.own_addresses()
+    }
+
     pub(crate) fn lease_seconds(&self) -> u32 {
         self.shared.versions.lease_seconds
     }

@@ -320,7 +320,8 @@ impl Actor {
             let answer = self
                 .ask_plainly(&Request::exchange_id(&name, verifier))
                 .await;
-            let Some(Body::Client { id, sequence }) = answer.body(op::EXCHANGE_ID).cloned() else {
+            let Some(Body::Client { id, sequence, .. }) = answer.body(op::EXCHANGE_ID).cloned()
+            else {
                 self.sleep_ms(500).await;
                 return Err(Gone);
             };

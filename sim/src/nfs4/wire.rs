@@ -201,7 +201,14 @@ impl Request {
     /// Asks for `change` and the size.
     #[must_use]
     pub fn attributes(mut self) -> Self {
-        self.op(op::GETATTR).u32(1).u32(1 << 3 | 1 << 4);
+        self.op(op::GETATTR).u32(1).u32(ATTRIBUTES);
+        self
+    }
+
+    /// Asks for `fs_locations`.
+    #[must_use]
+    pub fn locations(mut self) -> Self {
+        self.op(op::GETATTR).u32(1).u32(LOCATIONS);
         self
     }
 
@@ -398,6 +405,11 @@ impl LockArguments {
     }
 }
 
+/// `change` and `size`.
+const ATTRIBUTES: u32 = 1 << 3 | 1 << 4;
+/// `fs_locations`.
+const LOCATIONS: u32 = 1 << 24;
+
 /// What an operation answered besides its status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
@@ -424,6 +436,13 @@ pub enum Body {
     Client {
         id: u64,
         sequence: u32,
+        /// What names the server: clients know by it that two addresses are one server's.
+        server: Vec<u8>,
+    },
+    /// Where a file system is: its path, and the addresses of the server that has it.
+    Locations {
+        path: Vec<Vec<u8>>,
+        addresses: Vec<Vec<u8>>,
     },
     Session([u8; 16]),
     Statuses(Vec<u32>),
@@ -572,12 +591,16 @@ fn body(r: &mut Reader<'_>, number: u32) -> Result<Body, Unreadable> {
         op::COMMIT => Body::Committed(r.u64()?),
         op::GETFH => Body::Handle(r.opaque()?.to_vec()),
         op::GETATTR => {
-            if r.words()? != [1 << 3 | 1 << 4] {
-                return Err(Unreadable("attributes that were not asked for"));
-            }
+            let asked = r.words()?;
             let mut values = Reader(r.opaque()?);
-            let (change, size) = (values.u64()?, values.u64()?);
-            Body::Attributes { change, size }
+            match asked.as_slice() {
+                [ATTRIBUTES] => Body::Attributes {
+                    change: values.u64()?,
+                    size: values.u64()?,
+                },
+                [LOCATIONS] => locations(&mut values)?,
+                _ => return Err(Unreadable("attributes that were not asked for")),
+            }
         }
         op::REMOVE => {
             let _change = (r.u32()?, r.u64()?, r.u64()?);
@@ -588,8 +611,14 @@ fn body(r: &mut Reader<'_>, number: u32) -> Result<Body, Unreadable> {
             if r.u32()? != 0 {
                 return Err(Unreadable("a protection that was not asked for"));
             }
-            let _server = (r.u64()?, r.opaque()?, r.opaque()?, r.u32()?);
-            Body::Client { id, sequence }
+            let (_minor, owner) = (r.u64()?, r.opaque()?);
+            let (scope, _implementations) = (r.opaque()?, r.u32()?);
+            let server = [owner, scope].concat();
+            Body::Client {
+                id,
+                sequence,
+                server,
+            }
         }
         op::CREATE_SESSION => {
             let session = r.fixed()?;
@@ -604,6 +633,26 @@ fn body(r: &mut Reader<'_>, number: u32) -> Result<Body, Unreadable> {
         op::TEST_STATEID => Body::Statuses(r.words()?),
         _ => Body::None,
     })
+}
+
+/// Reads `fs_locations4` (RFC 8881, section 11.16).
+fn locations(r: &mut Reader<'_>) -> Result<Body, Unreadable> {
+    let path = names(r)?;
+    let mut addresses = Vec::new();
+    for _ in 0..r.u32()? {
+        addresses.extend(names(r)?);
+        if names(r)? != path {
+            return Err(Unreadable("another path at another place"));
+        }
+    }
+    Ok(Body::Locations { path, addresses })
+}
+
+fn names(r: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, Unreadable> {
+    let count = r.u32()?;
+    (0..count.min(1024))
+        .map(|_| Ok(r.opaque()?.to_vec()))
+        .collect()
 }
 
 fn open_body(r: &mut Reader<'_>) -> Result<Body, Unreadable> {

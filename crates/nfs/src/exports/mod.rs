@@ -26,6 +26,11 @@ pub trait Resolver: Send + Sync {
     fn addresses(&self, host: &str) -> Vec<IpAddr>;
     /// Returns the names of an address; none when it has none.
     fn names(&self, address: IpAddr) -> Vec<String>;
+    /// Returns the addresses at which clients reach this server; none where that is not known. Clients of NFSv4 that ask for them
+    /// spread a session over several.
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
     /// Returns the number of a user of this machine. NFSv4 clients may name owners so.
     fn user(&self, _name: &str) -> Option<u32> {
         None

@@ -10,6 +10,7 @@ use crate::file_type::file_type_number;
 use crate::handle::FileHandle;
 use crate::xdr::{Reader, Writer};
 use engine::{Attr, FsStat, SetAttr, SetTime, Timestamp};
+use std::net::IpAddr;
 
 /// Attribute numbers.
 pub(super) mod number {
@@ -36,6 +37,7 @@ pub(super) mod number {
     pub(crate) const FILES_AVAIL: u32 = 21;
     pub(crate) const FILES_FREE: u32 = 22;
     pub(crate) const FILES_TOTAL: u32 = 23;
+    pub(crate) const FS_LOCATIONS: u32 = 24;
     pub(crate) const HOMOGENEOUS: u32 = 26;
     pub(crate) const MAXFILESIZE: u32 = 27;
     pub(crate) const MAXLINK: u32 = 28;
@@ -119,9 +121,11 @@ const SUPPORTED_0: Bitmap = Bitmap::of(&[
     n::TIME_MODIFY_SET,
     n::MOUNTED_ON_FILEID,
 ]);
-/// Served from minor version 1 on, besides. The arguments of OPEN are an extension of minor version 2 (RFC 9754, section 3), and true of
+/// Served from minor version 1 on, besides: clients look among the places of a file system for more addresses of this server, over which
+/// they spread a session (RFC 8881, sections 2.10.5 and 11.5.4). The arguments of OPEN are an extension of minor version 2 (RFC 9754, section 3), and true of
 /// version 1 too: only clients ask that know them.
-const SUPPORTED_1: Bitmap = Bitmap::of(&[n::SUPPATTR_EXCLCREAT, n::OPEN_ARGUMENTS]);
+const SUPPORTED_1: Bitmap =
+    Bitmap::of(&[n::FS_LOCATIONS, n::SUPPATTR_EXCLCREAT, n::OPEN_ARGUMENTS]);
 /// Served from minor version 2 on, besides.
 const SUPPORTED_2: Bitmap = Bitmap::of(&[
     n::CLONE_BLKSIZE,
@@ -142,6 +146,8 @@ pub(super) const OF_WRITER: Bitmap = Bitmap::of(&[
     n::TIME_METADATA,
     n::TIME_MODIFY,
 ]);
+/// Left out where it is not told.
+const LOCATIONS: Bitmap = Bitmap::of(&[n::FS_LOCATIONS]);
 /// Can be set.
 const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
@@ -223,6 +229,39 @@ pub(super) fn tells_list(bits: Bitmap) -> bool {
     !bits.intersection(LISTS_1).is_empty()
 }
 
+/// Where a file system is to be found: at one path of this server, at each of its addresses.
+pub(super) struct Locations {
+    pub(super) path: String,
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Locations {
+    /// Writes `fs_locations4` (RFC 8881, section 11.16).
+    fn write(&self, w: &mut Writer) {
+        self.write_path(w);
+        w.u32(u32::from(!self.addresses.is_empty()));
+        if !self.addresses.is_empty() {
+            w.u32(u32::try_from(self.addresses.len()).unwrap_or(u32::MAX));
+            for address in &self.addresses {
+                w.opaque(address.to_string().as_bytes());
+            }
+            self.write_path(w);
+        }
+    }
+
+    fn write_path(&self, w: &mut Writer) {
+        let names: Vec<&str> = self
+            .path
+            .split('/')
+            .filter(|name| !name.is_empty())
+            .collect();
+        w.u32(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        for name in names {
+            w.opaque(name.as_bytes());
+        }
+    }
+}
+
 /// A file as its attributes are told.
 pub(super) struct Described<'a> {
     pub(super) attr: &'a Attr,
@@ -233,6 +272,8 @@ pub(super) struct Described<'a> {
     pub(super) stat: Option<&'a FsStat>,
     /// The list of a file that has one, if asked for.
     pub(super) list: Option<&'a [u8]>,
+    /// Where its file system is, if asked for; it is not told in lists of directories.
+    pub(super) locations: Option<&'a Locations>,
     pub(super) minor: u32,
     pub(super) lease_seconds: u32,
 }
@@ -240,7 +281,10 @@ pub(super) struct Described<'a> {
 impl Described<'_> {
     /// Writes `fattr4`: those of the attributes asked for that are served.
     pub(super) fn write(&self, w: &mut Writer, bits: Bitmap) {
-        let bits = bits.intersection(self.supported()).without(WRITE_ONLY);
+        let mut bits = bits.intersection(self.supported()).without(WRITE_ONLY);
+        if self.locations.is_none() {
+            bits = bits.without(LOCATIONS);
+        }
         bits.write(w);
         w.opaque(&self.values(bits));
     }
@@ -303,6 +347,11 @@ impl Described<'_> {
             }
             n::TIME_DELTA => {
                 w.u64(0).u32(1);
+            }
+            n::FS_LOCATIONS => {
+                if let Some(locations) = self.locations {
+                    locations.write(w);
+                }
             }
             n::SUPPATTR_EXCLCREAT => SETTABLE_EXCLUSIVE.intersection(self.supported()).write(w),
             n::CHANGE_ATTR_TYPE => {

@@ -178,6 +178,7 @@ impl Compound<'_> {
                     mounted_on: *mounted_on,
                     stat,
                     list: entry.list.as_deref(),
+                    locations: None,
                     minor,
                     lease_seconds,
                 }

@@ -1,7 +1,7 @@
 //! Operations on the current file handle that change nothing: handles, names, attributes, permissions.
 
 use super::acl;
-use super::attribute::{self, Described, Given};
+use super::attribute::{self, Described, Given, Locations};
 use super::bitmap::Bitmap;
 use super::compound::{Compound, Done, FileTarget, Target};
 use super::operation::{RawAttributes, StateId};
@@ -497,6 +497,7 @@ impl Compound<'_> {
                 mounted_on: None,
                 stat: None,
                 list: None,
+                locations: self.locations(bits, None),
             }),
             Target::File(file) => {
                 let fs = &file.caller.fs;
@@ -521,10 +522,22 @@ impl Compound<'_> {
                     } else {
                         None
                     },
+                    locations: self.locations(bits, Some(file.handle.dataset)),
                     attr,
                 })
             }
         }
+    }
+
+    /// Where the file system of a share is, or the tree above the shares, if it is asked for.
+    fn locations(&self, bits: Bitmap, share: Option<u64>) -> Option<Locations> {
+        let exports = self.server.exports();
+        let served = share.and_then(|guid| exports.get(&guid));
+        bits.contains(attribute::number::FS_LOCATIONS)
+            .then(|| Locations {
+                path: served.map_or_else(String::new, |served| served.export.path.clone()),
+                addresses: self.server.addresses(),
+            })
     }
 
     pub(super) fn pseudo_attr(&self, node: NodeId) -> Attr {
@@ -659,6 +672,7 @@ pub(super) struct Description {
     pub(super) mounted_on: Option<u64>,
     pub(super) stat: Option<FsStat>,
     pub(super) list: Option<Vec<u8>>,
+    pub(super) locations: Option<Locations>,
 }
 
 impl Description {
@@ -669,6 +683,7 @@ impl Description {
             mounted_on: self.mounted_on,
             stat: self.stat.as_ref(),
             list: self.list.as_deref(),
+            locations: self.locations.as_ref(),
             minor,
             lease_seconds,
         }

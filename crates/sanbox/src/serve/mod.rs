@@ -345,7 +345,7 @@ fn nfs_server(appliance: &Arc<Appliance>, config: &Config) -> anyhow::Result<::n
         boot_verifier: verifier,
         secret: random_secret()?,
         record: Box::new(nfs_clients::ClientFile(appliance.state().clone())),
-        resolver: Box::new(resolve::HostNames::default()),
+        resolver: Box::new(resolve::HostNames::new(appliance.config().listen.clone())),
         versions: nfs_versions(&config.nfs),
         locks: appliance.mounts().locks().clone(),
         // Without NFS no client can come back that would have to be waited for.

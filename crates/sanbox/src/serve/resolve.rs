@@ -12,12 +12,21 @@ const TRUSTED: Duration = Duration::from_secs(60);
 const NAMES_MAX: usize = 4096;
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct HostNames {
+    /// Where the daemon listens; at all addresses of the machine if there is none.
+    listen: Vec<IpAddr>,
     addresses: Mutex<BTreeMap<String, (Instant, Vec<IpAddr>)>>,
 }
 
 impl HostNames {
+    /// The names of a machine whose daemon listens at these addresses, or at all there are.
+    pub(crate) fn new(listen: Vec<IpAddr>) -> Self {
+        Self {
+            listen,
+            addresses: Mutex::default(),
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Vec<IpAddr>)>> {
         self.addresses
             .lock()
@@ -37,6 +46,19 @@ impl nfs::Resolver for HostNames {
 
     fn group(&self, name: &str) -> Option<u32> {
         number_of(&names::groups(), name)
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        let is_any = |address: &IpAddr| address.is_unspecified();
+        if !self.listen.is_empty() && !self.listen.iter().any(is_any) {
+            return self.listen.clone();
+        }
+        // A client elsewhere reaches neither loopback nor what holds for one link.
+        let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+        let reached = interfaces
+            .iter()
+            .filter(|interface| !interface.is_loopback() && !interface.is_link_local());
+        reached.map(if_addrs::Interface::ip).collect()
     }
 
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
