@@ -24,7 +24,8 @@ fn locations(client: &mut Delegated, path: &[&str]) -> (Vec<Vec<u8>>, Vec<Vec<u8
 fn a_session_is_spread_over_the_addresses_of_the_server() {
     let mut place = Place::new();
     let made = place.run(
-        "truncate -s 256M a && zpool create -O mountpoint=/tank tank $PWD/a && zfs set sharenfs=rw,no_root_squash,insecure tank && zfs create tank/deep",
+        "truncate -s 256M a && zpool create -O mountpoint=/tank tank $PWD/a && zfs create tank/deep && \
+         zfs set sharenfs=rw,no_root_squash,insecure tank",
     );
     assert_eq!(made, "");
     let port = free_port();

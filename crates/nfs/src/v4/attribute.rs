@@ -121,9 +121,9 @@ const SUPPORTED_0: Bitmap = Bitmap::of(&[
     n::TIME_MODIFY_SET,
     n::MOUNTED_ON_FILEID,
 ]);
-/// Served from minor version 1 on, besides: clients look among the places of a file system for more addresses of this server, over which
-/// they spread a session (RFC 8881, sections 2.10.5 and 11.5.4). The arguments of OPEN are an extension of minor version 2 (RFC 9754, section 3), and true of
-/// version 1 too: only clients ask that know them.
+/// Served from minor version 1 on, besides: clients look among the places of a file system for more addresses of this server,
+/// over which they spread a session (RFC 8881, sections 2.10.5 and 11.5.4). The arguments of OPEN are an extension of minor
+/// version 2 (RFC 9754, section 3), and true of version 1 too: only clients ask that know them.
 const SUPPORTED_1: Bitmap =
     Bitmap::of(&[n::FS_LOCATIONS, n::SUPPATTR_EXCLCREAT, n::OPEN_ARGUMENTS]);
 /// Served from minor version 2 on, besides.
