@@ -432,6 +432,33 @@ fn check_health(status: &PoolStatus) -> Result<(), String> {
     Ok(())
 }
 
+/// Has a device sit out, or read again, and slow ones be found, where vdevs have parity.
+async fn sit_out(pool: &PoolHandle, status: &PoolStatus, rng: &mut Rng) -> Result<(), String> {
+    let mut vdevs = vec![&status.root];
+    let mut devices = Vec::new();
+    while let Some(vdev) = vdevs.pop() {
+        vdevs.extend(&vdev.children);
+        if vdev.children.is_empty() {
+            devices.push(vdev.guid);
+        }
+    }
+    let tops: Vec<u64> = status.root.children.iter().map(|top| top.guid).collect();
+    let (name, among) = match rng.below(4) {
+        0 => ("autosit", tops),
+        _ => ("sit_out", devices),
+    };
+    let at = usize::try_from(rng.below(among.len() as u64)).unwrap_or(0);
+    let Some(guid) = among.get(at) else {
+        return Ok(());
+    };
+    let value = if rng.below(3) == 0 { "off" } else { "on" };
+    match pool.set_vdev_property(*guid, name, value).await {
+        // A vdev without parity, or with as many out as it can do without; a device that has left meanwhile.
+        Ok(()) | Err(EngineError::Pool(PoolError::Invalid(_) | PoolError::NoSuchDevice)) => Ok(()),
+        Err(error) => Err(format!("{name}={value}: {error}")),
+    }
+}
+
 /// Causes and repairs troubles until `done`.
 ///
 /// # Errors
@@ -443,6 +470,7 @@ pub(super) async fn work(
     done: Rc<Cell<bool>>,
 ) -> Result<(), String> {
     let mut rng = ward.borrow_mut().rng.fork();
+    let mut sit_outs = Rng::new(pool.guid());
     while !done.get() {
         handle
             .sleep(Duration::from_millis(rng.between(5, 700)))
@@ -453,6 +481,9 @@ pub(super) async fn work(
         let status = status(&pool).await?;
         check_health(&status)?;
         ward.borrow_mut().note_sound(&status);
+        if sit_outs.below(3) == 0 {
+            sit_out(&pool, &status, &mut sit_outs).await?;
+        }
         match rng.below(10) {
             0..=3 => {
                 let began = ward.borrow_mut().begin_trouble();
