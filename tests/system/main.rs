@@ -77,6 +77,7 @@ mod replication;
 mod replication_clock;
 mod replication_peers;
 mod reports;
+mod restore_tests;
 mod resumed;
 mod rewrite;
 mod rpc;

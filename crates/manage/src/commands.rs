@@ -285,7 +285,16 @@ const OF_THE_MACHINE: &[&str] = &[
 
 /// Parts of `sanbox replication` that operators give. The others choose what is run as root to reach a host, or give data up.
 const REPLICATION_OF_OPERATORS: &[&str] = &[
-    "cancel", "list", "pause", "reset", "resume", "run", "show", "test",
+    "cancel",
+    "list",
+    "pause",
+    "reports",
+    "reset",
+    "resume",
+    "run",
+    "show",
+    "test",
+    "test-restore",
 ];
 
 /// Returns the role that a command needs; none when it cannot be given over the API.

@@ -20,6 +20,7 @@ mod paths;
 mod peers;
 mod redacted;
 mod replication;
+mod restore_tests;
 mod serve;
 mod ssh_session;
 mod terminal;

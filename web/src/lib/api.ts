@@ -253,7 +253,7 @@ export type PolicyPreview = {
 };
 export type ReplicationSettings = {
   name: string; from: string; to: string; ssh: string; recursive: boolean; exclude: string[]; select: string[]; newest_only: boolean; take: boolean; continuous: boolean;
-  every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; compress: string; window: string; keep: string;
+  every: string; raw: boolean; without_properties: boolean; set: string[]; not_in_force: string[]; bandwidth: string; compress: string; window: string; keep: string; test_schedule: string;
 };
 export type ReplicationState = 'running' | 'paused' | 'failed-over' | 'waiting' | 'complete' | 'incomplete';
 export type Replication = ReplicationSettings & {
@@ -283,6 +283,15 @@ export type ReplicationDetail = Replication & {
   left_out: { dataset: string; problem: string }[];
   without_snapshots: string[];
   sources_gone: string[];
+  testing: { snapshot: string; files: number; read_bytes: number } | null;
+  next_test: number | null;
+  tests: RestoreReport[];
+};
+export type RestoreReport = {
+  began: number;
+  ended: number;
+  datasets: { dataset: string; snapshot: string; created: number; files: number; others: number; bytes: number; failed: number; failures: { path: string; why: string }[]; not_compared: string | null }[];
+  failure: string | null;
 };
 export type Tunable = { name: string; effect: string; value: number; default: number; least: number; most: number };
 export type Settings = {

@@ -7,18 +7,18 @@ import { t, type Word } from './i18n.svelte';
 
 export const NEW_JOB: ReplicationSettings = {
   name: '', from: '', to: '', ssh: '', recursive: true, exclude: [], select: [], newest_only: false, take: false, continuous: false,
-  every: '', raw: false, without_properties: false, set: [], not_in_force: [], bandwidth: '', compress: '', window: '', keep: '',
+  every: '', raw: false, without_properties: false, set: [], not_in_force: [], bandwidth: '', compress: '', window: '', keep: '', test_schedule: '',
 };
 
 const SWITCHES = [['recursive', 'recursive'], ['newest_only', 'newest-only'], ['take', 'take'], ['continuous', 'continuous'], ['raw', 'raw'], ['without_properties', 'no-properties']] as const;
-const TEXTS = ['ssh', 'every', 'bandwidth', 'compress', 'window', 'keep'] as const;
+const TEXTS = [['ssh', 'ssh'], ['every', 'every'], ['bandwidth', 'bandwidth'], ['compress', 'compress'], ['window', 'window'], ['keep', 'keep'], ['test_schedule', 'test-schedule']] as const;
 const LISTS = [['exclude', 'exclude'], ['select', 'select'], ['set', 'set'], ['not_in_force', 'not-in-force']] as const;
 const NOTHING: ReplicationSettings = { ...NEW_JOB, recursive: false };
 
 function differences(now: ReplicationSettings, before: ReplicationSettings): string[] {
   const words: string[] = [];
   for (const [key, option] of SWITCHES) if (now[key] !== before[key]) words.push(now[key] ? `--${option}` : `--off=${option}`);
-  for (const key of TEXTS) if (now[key] !== before[key]) words.push(`--${key}=${now[key]}`);
+  for (const [key, option] of TEXTS) if (now[key] !== before[key]) words.push(`--${option}=${now[key]}`);
   for (const [key, option] of LISTS) {
     if (now[key].join('\n') === before[key].join('\n')) continue;
     words.push(...(now[key].length === 0 ? [`--${option}=`] : now[key].map((entry) => `--${option}=${entry}`)));
@@ -64,6 +64,7 @@ const STEPS = {
   reset: { word: 'resetJob', text: 'resetText', part: ['reset'] },
   test: { word: 'testCopy', text: 'testText', part: ['test'], preview: true },
   endTest: { word: 'endTest', text: 'endTestText', part: ['test', '--end'], preview: true },
+  testRestore: { word: 'testRestore', text: 'testRestoreText', part: ['test-restore'], preview: true },
   adopt: { word: 'adopt', text: 'adoptText', part: ['adopt'], owner: true, preview: true },
   adoptRollback: { word: 'adoptRollback', text: 'adoptRollbackText', part: ['adopt', '--rollback'], owner: true, confirm: true, preview: true },
   failOver: { word: 'failOver', text: 'failOverText', part: ['failover'], owner: true, confirm: true, preview: true },

@@ -61,7 +61,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "replication",
         10,
-        "jobs of replication that are not complete, and datasets in place of which their copy is in use",
+        "jobs of replication that are not complete, tests of restores that failed, and datasets in place of which their copy is in use",
     ),
     check(
         "replication-lag",

@@ -6,7 +6,7 @@ use engine::{Health, PoolStatus, VdevStatus};
 use super::{Condition, Severity};
 use crate::acme::AcmeFailure;
 use crate::history::sample::PoolSpan;
-use crate::replication::{Job, ReplicationError};
+use crate::replication::{Job, ReplicationError, RestoreReport};
 
 /// Percent of a pool at which it is almost full, and full.
 const CAPACITY_WARNING: u64 = 80;
@@ -565,6 +565,34 @@ pub fn replication_lag(job: &str, lag: u64, interval: u64) -> Option<Condition> 
             "If the source were lost now, what was written since then would be.".to_owned(),
             format!(
                 "'sanbox replication show {job}' says what it does: a bandwidth or a window that is too small, or no runs."
+            ),
+        ],
+    ))
+}
+
+/// A copy that the last test of a restore could not read whole, or found to be another than its source.
+#[must_use]
+pub fn restore_test(job: &str, report: &RestoreReport) -> Option<Condition> {
+    let problem = report.problem()?;
+    let fact = match report.failed() {
+        0 => {
+            format!("The test of a restore of the job '{job}' did not come to its end: {problem}.")
+        }
+        1 => format!("The test of a restore of the job '{job}' failed: {problem}."),
+        more => format!(
+            "The test of a restore of the job '{job}' failed for {more} objects; the first is {problem}."
+        ),
+    };
+    Some(condition(
+        format!("replication/{job}/restore-test"),
+        Severity::Critical,
+        job,
+        [
+            fact,
+            "If the source were lost now, this could not be restored from the copy.".to_owned(),
+            format!(
+                "'sanbox replication reports {job}' names what failed, 'zpool status -v' what is damaged; 'sanbox replication test-restore {job}' \
+                 tests it again."
             ),
         ],
     ))

@@ -19,10 +19,14 @@ use super::datasets::{current_etag, pool_of};
 use super::{Api, Body, Peer, Problem, Shared, versions};
 use crate::accounts::SessionUser;
 use crate::jobs::JobView;
-use crate::replication::{Job, JobState, PastRun, Progress, RecoveryPoint, Replications};
+use crate::replication::{
+    Job, JobState, PastRun, Progress, RecoveryPoint, Replications, RestoreProgress, RestoreReport,
+};
 
 /// Entries of each list about a job's datasets.
 const LISTED_MAX: usize = 1000;
+/// Reports of tests of restores that are shown.
+const REPORTS_SHOWN: usize = 10;
 /// How long the file of the jobs may take to be read: the state directory may be on a disk that hangs.
 const READ_TIMEOUT: Duration = Duration::from_millis(700);
 
@@ -38,11 +42,20 @@ const ACTIONS: &[(&str, &[&str])] = &[
     ("failback", &["failback"]),
     ("test", &["test"]),
     ("end-test", &["test", "--end"]),
+    ("test-restore", &["test-restore"]),
 ];
 /// Those that take `rollback`.
 const WITH_ROLLBACK: &[&str] = &["adopt", "failback"];
 /// Those that take `preview`.
-const WITH_PREVIEW: &[&str] = &["run", "adopt", "failover", "failback", "test", "end-test"];
+const WITH_PREVIEW: &[&str] = &[
+    "run",
+    "adopt",
+    "failover",
+    "failback",
+    "test",
+    "end-test",
+    "test-restore",
+];
 
 /// The settings of a job. An empty text is the default.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -102,6 +115,9 @@ pub(super) struct ReplicationSettings {
     /// What the target keeps, such as `daily=30 monthly=12` (everything).
     #[serde(default)]
     keep: String,
+    /// When the restore of the copy is tested, such as `weekly weekday=sun at=03:00` (never).
+    #[serde(default)]
+    test_schedule: String,
 }
 
 impl From<&Job> for ReplicationSettings {
@@ -127,6 +143,7 @@ impl From<&Job> for ReplicationSettings {
             compress: job.compress,
             window: job.window,
             keep: job.keep,
+            test_schedule: job.test_schedule,
         }
     }
 }
@@ -154,6 +171,7 @@ impl ReplicationSettings {
             compress: self.compress,
             window: self.window,
             keep: self.keep,
+            test_schedule: self.test_schedule,
             failed_over: false,
             paused: false,
             reversed: false,
@@ -337,6 +355,32 @@ pub(super) struct ReplicationDetail {
     without_snapshots: Vec<String>,
     /// Datasets of the target whose source is gone; at most 1000.
     sources_gone: Vec<String>,
+    /// The test of a restore that is under way.
+    testing: Option<TestingView>,
+    /// When the next test of a restore is due, seconds since 1970; none while none is planned.
+    next_test: Option<i64>,
+    /// What the last tests of a restore found, the newest first; at most 10.
+    tests: Vec<RestoreReport>,
+}
+
+/// A test of a restore that is under way.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TestingView {
+    /// The snapshot that is being read; empty before the first.
+    snapshot: String,
+    /// Files, directories and other objects that were read.
+    files: u64,
+    read_bytes: u64,
+}
+
+impl From<&RestoreProgress> for TestingView {
+    fn from(progress: &RestoreProgress) -> Self {
+        Self {
+            snapshot: progress.snapshot(),
+            files: progress.files(),
+            read_bytes: progress.bytes(),
+        }
+    }
 }
 
 /// How something is done.
@@ -346,7 +390,7 @@ pub(super) struct ReplicationDetail {
 pub(super) struct ActionQuery {
     /// `adopt`, `failback`: gives up what is newer at the other side than the newest snapshot in common (false).
     rollback: Option<bool>,
-    /// `run`, `adopt`, `failover`, `failback`, `test`, `end-test`: the job only says what would be done (false).
+    /// `run`, `adopt`, `failover`, `failback`, `test`, `end-test`, `test-restore`: the job only says what would be done (false).
     preview: Option<bool>,
 }
 
@@ -449,12 +493,15 @@ pub(super) async fn show_replication(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ReplicationDetail>, Problem> {
     let job = job(&api, name).await?;
-    let state = api.backend.replications().state_of(&job.name);
+    let replications = api.backend.replications();
+    let (state, now) = (replications.state_of(&job.name), Timestamp::now());
+    let tests = replications.restore_tests();
+    let shown = tests.reports(&job.name).into_iter().take(REPORTS_SHOWN);
     let report = state.ended.as_ref();
     let report = report.and_then(|ended| ended.result.as_ref().ok());
     let first = |names: &[String]| names.iter().take(LISTED_MAX).cloned().collect();
     Ok(Json(ReplicationDetail {
-        view: view(&job, &state, Timestamp::now()),
+        view: view(&job, &state, now),
         history: state.past.iter().rev().map(ReplicationRun::from).collect(),
         in_common: state.common.len() as u64,
         common: state
@@ -477,6 +524,9 @@ pub(super) async fn show_replication(
         }),
         without_snapshots: report.map_or_else(Vec::new, |report| first(&report.without_snapshots)),
         sources_gone: report.map_or_else(Vec::new, |report| first(&report.left)),
+        testing: tests.running(&job.name).map(|running| (&*running).into()),
+        next_test: tests.next(&job, now).map(Timestamp::as_second),
+        tests: shown.map(|report| (*report).clone()).collect(),
     }))
 }
 
@@ -536,8 +586,8 @@ pub(super) async fn remove_replication(
     sanbox(&api, peer, user, words(&["remove"], &job.name))
 }
 
-/// Does something with a job of replication: `run`, `cancel`, `pause`, `resume`, `reset`, `adopt`, `failover`, `failback`, `test` or
-/// `end-test`. Operators may run, cancel, pause, resume, reset and test; owners do the rest.
+/// Does something with a job of replication: `run`, `cancel`, `pause`, `resume`, `reset`, `adopt`, `failover`, `failback`, `test`,
+/// `end-test` or `test-restore`. Operators may run, cancel, pause, resume, reset and test; owners do the rest.
 #[utoipa::path(post, path = "/api/v1/replications/{name}/{action}", params(("name" = String, Path), ("action" = String, Path), ActionQuery),
     responses((status = 202, body = JobView), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
         (status = 422, body = Problem)))]

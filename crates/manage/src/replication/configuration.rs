@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Compression, Window};
+use super::{Compression, TestSchedule, Window};
 use crate::peer::is_within;
 use crate::policy::Policy;
 use crate::state::replace_file;
@@ -131,6 +131,9 @@ pub struct Job {
     /// What the target keeps, as a policy such as `daily=30 monthly=12`. Empty: everything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub keep: String,
+    /// When the restore of the copy is tested, such as `weekly weekday=sun at=03:00`. Empty: never by itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub test_schedule: String,
     /// The target is in use in place of the source.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed_over: bool,
@@ -201,6 +204,9 @@ impl Job {
         self.compression()?;
         self.window()?;
         self.keep_policy()?;
+        if self.test_schedule()?.is_some() {
+            self.check_testable()?;
+        }
         for setting in &self.set {
             if !setting.contains('=') {
                 return refuse(format!("'{setting}' is not PROPERTY=VALUE"));
@@ -319,6 +325,40 @@ impl Job {
             ))
         };
         parsed.map(Some).map_err(refuse)
+    }
+
+    /// Returns when the restore of the copy is tested; `None` for never.
+    ///
+    /// # Errors
+    /// The setting is no schedule.
+    pub fn test_schedule(&self) -> Result<Option<TestSchedule>, JobError> {
+        if self.test_schedule.is_empty() {
+            return Ok(None);
+        }
+        let refuse = |why: String| {
+            let text = &self.test_schedule;
+            JobError::Setting(format!(
+                "'{text}' is no schedule of tests (such as 'weekly weekday=sun at=03:00'): {why}"
+            ))
+        };
+        self.test_schedule.parse().map(Some).map_err(refuse)
+    }
+
+    /// Checks that the copy can be read where this appliance is, and cloned beside the target.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check_testable(&self) -> Result<(), JobError> {
+        let to = &self.to;
+        match location(to)? {
+            Location::Local(dataset) if dataset.contains('/') => Ok(()),
+            Location::Local(_) => Err(JobError::Setting(format!(
+                "a test makes a clone beside the target, and '{to}' is a whole pool"
+            ))),
+            _ => Err(JobError::Setting(format!(
+                "a test reads the copy where it is: '{to}' is on another host ('sanbox replication test' makes clones there)"
+            ))),
+        }
     }
 
     /// Returns what the target keeps; `None` for everything.
@@ -709,6 +749,19 @@ mod tests {
             },
             Job {
                 compress: "gzip".to_owned(),
+                ..job("a", "tank/a", "peer://b/back/a")
+            },
+            Job {
+                test_schedule: "now and then".to_owned(),
+                ..job("a", "tank/a", "back/a")
+            },
+            // Nothing lies beside a pool, and what is elsewhere is read there.
+            Job {
+                test_schedule: "daily".to_owned(),
+                ..job("a", "tank/a", "back")
+            },
+            Job {
+                test_schedule: "daily".to_owned(),
                 ..job("a", "tank/a", "peer://b/back/a")
             },
             // No peer: nothing would be compressed.

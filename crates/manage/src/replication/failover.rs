@@ -374,7 +374,7 @@ pub(super) async fn is_in_force(
 }
 
 /// What marks a clone of a test: no source has this guid.
-fn test_mark(job: &Job) -> Mark {
+pub(super) fn test_mark(job: &Job) -> Mark {
     Mark {
         job: job.name.clone(),
         source_guid: 0,

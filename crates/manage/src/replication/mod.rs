@@ -2,7 +2,7 @@
 //!
 //! What a job has to do is computed from the snapshots and bookmarks of both sides each time it runs ([`plan`]): the newest point that both
 //! have, and what the source has beyond it. No time of a last or next run is stored anywhere, so none can be stale; what is stored is the
-//! configuration of the job, and a mark at the target's datasets that says of which source they are.
+//! configuration of the job, reports of what was, and a mark at the target's datasets that says of which source they are.
 //!
 //! Guarantees: a target that is gone costs nothing but attempts, at growing distances ([`Backoff`]); a job takes a snapshot of its own only
 //! after the target answered, and not while an earlier one of its own is undelivered; nothing at the target is rolled back or destroyed
@@ -27,6 +27,7 @@ mod progress;
 mod registry;
 mod release;
 mod remote;
+mod restore_test;
 mod retention;
 mod run;
 #[cfg(test)]
@@ -66,6 +67,10 @@ pub use progress::Progress;
 pub use registry::{JobState, Replications};
 pub use release::{Released, release_source, release_target};
 pub use remote::RemoteEndpoint;
+pub use restore_test::{
+    RestoreFailure, RestoreProgress, RestoreReport, RestoreSlot, RestoreTests, RestoredDataset,
+    TestSchedule, clone_name, destroy_leftover, foresee_test_restore, test_restore,
+};
 use run::adopt;
 pub use run::{CommonState, Report, foresee, foresee_bytes, reset, run};
 pub use turn::{

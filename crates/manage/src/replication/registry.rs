@@ -16,7 +16,7 @@ use super::configuration::EVERY_DEFAULT;
 use super::past_run::{self, Ended, PastRun};
 use super::{
     Backoff, CommonState, Endpoint, Job, JobError, Jobs, Progress, RecoveryPoint, ReplicationError,
-    Report,
+    Report, RestoreTests,
 };
 use crate::database::{Database, DatabaseError};
 
@@ -135,6 +135,7 @@ pub struct Replications {
     turning: Mutex<Vec<String>>,
     /// Where past runs are kept.
     database: OnceLock<Database>,
+    restore_tests: RestoreTests,
 }
 
 /// A job that is being turned round, until this is dropped.
@@ -194,6 +195,7 @@ impl Replications {
             changing: Mutex::default(),
             turning: Mutex::default(),
             database: OnceLock::new(),
+            restore_tests: RestoreTests::default(),
         })
     }
 
@@ -202,6 +204,7 @@ impl Replications {
     /// # Errors
     /// The database gives no answer.
     pub async fn keep_in(&self, database: Database) -> Result<(), DatabaseError> {
+        self.restore_tests.keep_in(&database).await?;
         let past = database.call(|sql| past_run::load(sql)).await?;
         let mut entries = self.entries();
         for (job, run) in past {
@@ -210,6 +213,21 @@ impl Replications {
         drop(entries);
         let _ = self.database.set(database);
         Ok(())
+    }
+
+    /// Returns the tests of restores.
+    #[must_use]
+    pub fn restore_tests(&self) -> &RestoreTests {
+        &self.restore_tests
+    }
+
+    /// Whether the target of a job has something, as far as this process knows.
+    #[must_use]
+    pub fn has_delivered(&self, job: &str) -> bool {
+        let entries = self.entries();
+        entries.get(job).is_some_and(|entry| {
+            !entry.common.is_empty() || entry.past.iter().any(|run| run.snapshots > 0)
+        })
     }
 
     /// Reads the configuration.
@@ -349,6 +367,7 @@ impl Replications {
 
     /// Ends all runs, at the end of the process; none begins any more.
     pub fn cancel_all(&self) {
+        self.restore_tests.cancel_all();
         for entry in self.entries().values() {
             if let Some((_, abort)) = &entry.running {
                 abort.abort();
@@ -359,6 +378,7 @@ impl Replications {
     /// Forgets what is known of a job that was removed.
     pub fn forget(&self, job: &str) {
         self.cancel(job);
+        self.restore_tests.forget(job);
         self.entries().remove(job);
         if let Some(database) = self.database.get() {
             let job = job.to_owned();

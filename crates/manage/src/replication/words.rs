@@ -23,6 +23,7 @@ pub const TEXTS: Options<String> = &[
     ("compress", |job| &mut job.compress),
     ("window", |job| &mut job.window),
     ("keep", |job| &mut job.keep),
+    ("test-schedule", |job| &mut job.test_schedule),
 ];
 
 /// Settings that are lists, by the options that are given once for each entry.

@@ -129,7 +129,7 @@ impl Checker {
             }
             "jobs" => self.jobs(now),
             "schedules" => self.schedules(appliance).await,
-            "replication" => replication_problems(appliance),
+            "replication" => replication_problems(appliance)?,
             "replication-lag" => copies_behind(appliance, now)?,
             "certificate" => certificate(appliance, now).await?,
             "clock" => {
@@ -292,17 +292,24 @@ impl Checker {
     }
 }
 
-fn replication_problems(appliance: &Appliance) -> Vec<Condition> {
+fn replication_problems(appliance: &Appliance) -> Result<Vec<Condition>, String> {
     let fenced = appliance.fenced().into_iter();
     let fences = fenced.map(|one| rules::fenced(&one.name, &one.fence.job, one.is_copy));
     let denied = appliance.replications().fences_denied().into_iter();
     let denied = denied.map(|(job, error)| rules::fence_denied(&job, &error));
     let problems = appliance.replications().problems().into_iter();
-    problems
+    let jobs = appliance.replications().jobs();
+    let jobs = jobs.map_err(|error| error.to_string())?.replication;
+    let tests = appliance.replications().restore_tests();
+    let failed = jobs
+        .iter()
+        .filter_map(|job| rules::restore_test(&job.name, &*tests.last(&job.name)?));
+    let found = problems
         .filter_map(|(job, error, failing)| rules::replication(&job, &error, failing.as_secs()))
         .chain(fences)
         .chain(denied)
-        .collect()
+        .chain(failed);
+    Ok(found.collect())
 }
 
 /// The datasets of a pool that have a policy.

@@ -1,11 +1,11 @@
 //! The daemon's task that runs the jobs of replication when they are due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use jiff::Zoned;
+use jiff::{Timestamp, Zoned};
 use manage::jobs::{JobOrigin, StartedCommand};
 use manage::replication::{Ended, Job, Replications, Report};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -14,6 +14,7 @@ use crate::appliance::Appliance;
 use crate::cli::format::nice_bytes;
 use crate::logging::REPLICATION;
 use crate::replication::run_if_changed;
+use crate::restore_tests;
 
 /// How often is looked whether a job is due.
 const TICK: Duration = Duration::from_secs(1);
@@ -21,6 +22,8 @@ const TICK: Duration = Duration::from_secs(1);
 const RUNS_MAX: usize = 4;
 /// Continuous jobs that run at a time, beside them.
 const CONTINUOUS_RUNS_MAX: usize = 8;
+/// How often is looked whether a pool is there by now in which an interrupted test may have left a clone.
+const LEFTOVER_EVERY: Duration = Duration::from_secs(10);
 /// How long a run may take before it is listed among the jobs of the console: most find nothing to do, or little.
 const LISTED_AFTER: Duration = Duration::from_secs(2);
 /// The same of a continuous job, which is always at work while something is written.
@@ -39,6 +42,9 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
     // Those that wait for hours of an initial stream would be seconds behind.
     let continuous_turns = Arc::new(Semaphore::new(CONTINUOUS_RUNS_MAX));
     let logged = Logged::default();
+    // A test reads all there is: two at a time would only be in each other's way.
+    let tests = Arc::new(Semaphore::new(1));
+    let mut looked_after = BTreeSet::new();
     let mut unreadable = None;
     let mut each = tokio::time::interval(TICK);
     each.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -65,6 +71,12 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             }
             Err(_) => continue,
         };
+        for job in &jobs {
+            if looked_after.insert(job.name.clone()) {
+                tokio::spawn(without_leftover(Arc::downgrade(&appliance), job.clone()));
+            }
+            test_if_due(&appliance, job, &tests);
+        }
         for job in jobs {
             let open = window_left(&job);
             if open.is_none() || !appliance.replications().is_due(&job) {
@@ -84,6 +96,47 @@ pub(super) async fn keep(appliance: Weak<Appliance>) {
             });
         }
     }
+}
+
+/// Destroys what a test left that the end of an earlier process interrupted, as soon as its pool is there.
+async fn without_leftover(appliance: Weak<Appliance>, job: Job) {
+    if job.check_testable().is_err() {
+        return;
+    }
+    while let Some(appliance) = appliance.upgrade() {
+        if restore_tests::destroy_leftover(&appliance, &job).await {
+            return;
+        }
+        drop(appliance);
+        tokio::time::sleep(LEFTOVER_EVERY).await;
+    }
+}
+
+/// Begins the test of a restore when its schedule says so and the job has sent something.
+fn test_if_due(appliance: &Arc<Appliance>, job: &Job, tests: &Arc<Semaphore>) {
+    let replications = appliance.replications();
+    let is_due = replications.restore_tests().is_due(job, Timestamp::now());
+    if !is_due || !replications.has_delivered(&job.name) {
+        return;
+    }
+    let Ok(turn) = tests.clone().try_acquire_owned() else {
+        return;
+    };
+    let (appliance, job) = (appliance.clone(), job.clone());
+    tokio::spawn(async move {
+        let report = restore_tests::run(&appliance, &job).await;
+        drop(turn);
+        let name = &job.name;
+        match report.map(|report| (report.files(), report.problem())) {
+            None => {}
+            Some((files, None)) => {
+                tracing::info!(target: REPLICATION, "{name}: the test of a restore read {files} files");
+            }
+            Some((_, Some(problem))) => {
+                tracing::warn!(target: REPLICATION, "{name}: the test of a restore failed: {problem}");
+            }
+        }
+    });
 }
 
 /// Returns how long the job may run: `None` when it may not now, `Some(None)` when nothing ends it.

@@ -7,8 +7,8 @@ pub(crate) const REPLICATION: Command = Command {
     name: "replication",
     summary: "keep datasets the same in another place",
     operands: "create NAME --from SIDE --to SIDE | change NAME | list | show NAME | run NAME | cancel NAME | pause NAME | \
-               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | takeover DATASET | test NAME | remove NAME | \
-               export NAME DIRECTORY | import DIRECTORY",
+               resume NAME | reset NAME | adopt NAME | failover NAME | failback NAME | takeover DATASET | test NAME | \
+               test-restore NAME | reports NAME | remove NAME | export NAME DIRECTORY | import DIRECTORY",
     flags: &[
         long(
             "from",
@@ -82,6 +82,11 @@ pub(crate) const REPLICATION: Command = Command {
             Some("POLICY"),
             "create, change: what the target keeps, such as 'daily=30 monthly=12' (everything)",
         ),
+        long(
+            "test-schedule",
+            Some("SCHEDULE"),
+            "create, change: when the restore of the copy is tested, such as 'weekly weekday=sun at=03:00' (never)",
+        ),
         both(
             'w',
             "raw",
@@ -123,8 +128,9 @@ pub(crate) const REPLICATION: Command = Command {
         ),
         short(
             'n',
-            "create, change, run, adopt, failover, failback, takeover, test, remove, export, import: only say what would be done",
+            "create, change, run, adopt, failover, failback, takeover, test, test-restore, remove, export, import: only say what would be done",
         ),
+        short('j', "reports: as JSON"),
         short('H', "list: no headings, tabs between columns"),
     ],
     text: &[
@@ -157,6 +163,13 @@ pub(crate) const REPLICATION: Command = Command {
          shares that came along are in force. failback: brings what was written there back, as differences, and turns both round again; with \
          --rollback what the source has after the newest snapshot in common is given up. test: makes writable clones of the newest snapshots \
          beside the target (TARGET-test) while replication goes on; test --end destroys them.",
+        "test-restore: says whether the copy could be restored. The newest snapshot of each dataset is cloned beside the target, one at a time, \
+         for nobody to see; every file and volume of it is read, which verifies all checksums, and compared byte by byte with the same snapshot at \
+         the source where that is a pool of this machine; the clone is destroyed. Replication goes on. What cannot be read or differs is named, \
+         and is an alert until a test is passed.",
+        "--test-schedule: the daemon does that by itself: hourly, daily, weekly, monthly or yearly, with at=HH:MM, weekday=DAY and zone=ZONE as in \
+         policies, or cron=\"EXPRESSION\". The first test begins when the target has something, and one that was missed is made up for. 'reports' \
+         prints what the tests found, the newest first; 'cancel' ends one. A target on another host is tested by a job there that pulls.",
         "A target that is in use acts as its source: NFS clients go on with the handles that they have, and LUNs keep serial numbers and \
          identifiers. Before, its volumes are shown to no initiator.",
         "takeover: puts a copy of this machine in use, with those below that the same job sent, where the appliance that has the source and the \
@@ -204,6 +217,14 @@ pub(crate) const REPLICATION: Command = Command {
         (
             "sanbox replication show vm",
             "how far it is, what is missing at the target, and why",
+        ),
+        (
+            "sanbox replication change vm --test-schedule 'weekly weekday=sun at=03:00 zone=Europe/Berlin'",
+            "each Sunday the copy is read to the last byte; 'sanbox replication reports vm' says what was found",
+        ),
+        (
+            "sanbox replication test-restore vm",
+            "can the copy be restored? Exits 1 where not all of it can",
         ),
         (
             "sanbox replication takeover vault/office/vm",

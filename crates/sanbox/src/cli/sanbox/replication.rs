@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use manage::replication::{
     self, Compression, Ended, Job, JobError, JobHost, JobState, LocalEndpoint, Location, NotTurned,
     PastRun, Progress, Reached, RecoveryPoint, ReplicaDataset, ReplicationError, Report,
-    Switchover, Takeover, TurnNote,
+    RestoreProgress, RestoreReport, Switchover, Takeover, TurnNote,
 };
 
 use super::foretold::{self, told_plan};
@@ -20,6 +20,7 @@ use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session};
 use crate::paths;
 use crate::replication::{run_job, source_of, target_of};
+use crate::restore_tests;
 
 /// How often an export or import says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ const PAST_SHOWN: usize = 5;
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
-    if let ["cancel" | "pause" | "resume" | "reset", _] = words[..]
+    if let ["cancel" | "pause" | "resume" | "reset" | "reports", _] = words[..]
         && args.has('n')
     {
         return Err(session.misuse(format!("'{}' takes no -n", words[0])));
@@ -50,6 +51,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["failback", name] => failback(session, args, name).await,
         ["takeover", dataset] => takeover(session, args, dataset).await,
         ["test", name] => test(session, args, name).await,
+        ["test-restore", name] => test_restore(session, args, name).await,
+        ["reports", name] => reports(session, args, name),
         ["remove", name] => remove(session, args, name).await,
         ["export", name, directory] => export(session, args, name, directory).await,
         ["import", directory] => import(session, args, directory).await,
@@ -265,8 +268,55 @@ async fn show(session: &Session, name: &str) -> Outcome {
     for run in state.past.iter().rev().take(PAST_SHOWN) {
         line("past run", told_past(run));
     }
+    let tests = session.appliance.replications().restore_tests();
+    if let Some(running) = tests.running(name) {
+        line("testing", told_testing(&running));
+    }
+    if let Some(report) = tests.last(name) {
+        line("last test", told_report(&report));
+    }
+    if let Some(next) = tests.next(&job, jiff::Timestamp::now()) {
+        line("next test", time(next.as_second()));
+    }
     session.out.line("");
     foretold::run(session, &job).await
+}
+
+fn time(seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    time.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
+/// How far a test of a restore is, in a line.
+fn told_testing(progress: &RestoreProgress) -> String {
+    let read = nice_bytes(progress.bytes());
+    format!(
+        "{}: {} files, {read} read",
+        progress.snapshot(),
+        progress.files()
+    )
+}
+
+/// What a test of a restore found, in a line.
+fn told_report(report: &RestoreReport) -> String {
+    let compared = report
+        .datasets
+        .iter()
+        .filter(|one| one.not_compared.is_none());
+    let verdict = match (report.problem(), compared.count()) {
+        (Some(problem), _) => format!("FAILED: {problem}"),
+        (None, compared) if compared == report.datasets.len() => "all as at the source".to_owned(),
+        (None, 0) => "all can be read".to_owned(),
+        (None, compared) => format!("all can be read, {compared} datasets are as at the source"),
+    };
+    format!(
+        "{}: {} datasets, {} files, {} in {} s: {verdict}",
+        time(report.began),
+        report.datasets.len(),
+        report.files(),
+        nice_bytes(report.bytes()),
+        report.ended.saturating_sub(report.began).max(0),
+    )
 }
 
 /// How a job's streams are compressed on their way; `None` where no peer has a side of it.
@@ -374,7 +424,9 @@ fn tell(session: &Session, report: &Report) -> Outcome {
 
 fn cancel(session: &Session, name: &str) -> Outcome {
     job(session, name)?;
-    if session.appliance.replications().cancel(name) {
+    let replications = session.appliance.replications();
+    let is_tested = replications.restore_tests().cancel(name);
+    if replications.cancel(name) || is_tested {
         return Ok(());
     }
     Err(session.fail(format!("the job '{name}' does not run")))
@@ -693,6 +745,104 @@ async fn test(session: &Session, args: &Arguments, name: &str) -> Outcome {
         }
     }
     session.appliance.datasets_changed().await;
+    Ok(())
+}
+
+/// Clones, reads and compares what the job sent, and prints what was found.
+async fn test_restore(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    let job = job(session, name)?;
+    job.check_testable()
+        .map_err(|error| refused(session, &error))?;
+    if args.has('n') {
+        let foretold = async {
+            let target = target_of(&session.appliance, &job).await?;
+            replication::foresee_test_restore(&job, &*target).await
+        };
+        let foretold = foretold.await;
+        let snapshots =
+            foretold.map_err(|error| session.fail(format!("cannot test '{name}': {error}")))?;
+        for snapshot in snapshots {
+            let clone = replication::clone_name(&job);
+            session
+                .out
+                .line(format!("{snapshot} would be cloned as {clone} and read"));
+        }
+        return Ok(());
+    }
+    let report = restore_tests::run(&session.appliance, &job).await;
+    let report = report.ok_or_else(|| {
+        session.fail(format!(
+            "a test of '{name}' is under way: 'sanbox replication show {name}' says how far it is"
+        ))
+    })?;
+    tell_report(session, &report);
+    match report.is_passed() {
+        true => Ok(()),
+        false => Err(Exit(1)),
+    }
+}
+
+/// Prints what a test of a restore found, dataset by dataset.
+fn tell_report(session: &Session, report: &RestoreReport) {
+    session.out.line(told_report(report));
+    for tested in &report.datasets {
+        let compared = match &tested.not_compared {
+            None => "as at the source".to_owned(),
+            Some(why) => format!("not compared: {why}"),
+        };
+        let verdict = match tested.failed {
+            0 => compared,
+            failed => format!("{failed} FAILED"),
+        };
+        session.out.line(format!(
+            "  {}@{}: {} files, {} others, {}: {verdict}",
+            tested.dataset,
+            tested.snapshot,
+            tested.files,
+            tested.others,
+            nice_bytes(tested.bytes)
+        ));
+        for failure in &tested.failures {
+            let path = if failure.path.is_empty() {
+                "-"
+            } else {
+                &failure.path
+            };
+            session.out.line(format!("    {path}: {}", failure.why));
+        }
+        let unnamed = tested.failed - tested.failures.len() as u64;
+        if unnamed > 0 {
+            session.out.line(format!("    and {unnamed} more"));
+        }
+    }
+    if let Some(failure) = &report.failure {
+        session.out.line(format!("  it ended early: {failure}"));
+    }
+}
+
+/// Prints what the tests of a restore found, the newest first.
+fn reports(session: &Session, args: &Arguments, name: &str) -> Outcome {
+    job(session, name)?;
+    let reports = session
+        .appliance
+        .replications()
+        .restore_tests()
+        .reports(name);
+    if args.has('j') {
+        let reports: Vec<&RestoreReport> = reports.iter().map(|report| &**report).collect();
+        let text =
+            serde_json::to_string_pretty(&serde_json::json!({ "job": name, "reports": reports }));
+        session.out.line(text.unwrap_or_default());
+        return Ok(());
+    }
+    if reports.is_empty() {
+        session.out.line(format!(
+            "no restore of '{name}' was tested ('sanbox replication test-restore {name}' does it now, --test-schedule by itself)"
+        ));
+    }
+    for report in reports {
+        tell_report(session, &report);
+    }
     Ok(())
 }
 
