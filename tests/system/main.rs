@@ -56,6 +56,7 @@ mod missing;
 mod mount_helper;
 mod mount_stress;
 mod mounts;
+mod moving_names;
 mod multihost;
 mod nbd;
 mod newest_features;

@@ -9,7 +9,7 @@ const LINE_CHARACTERS_MAX: usize = 128 << 10;
 /// Commands of `zfs` that are let through.
 const ZFS: &[&str] = &[
     "bookmark", "destroy", "get", "hold", "holds", "inherit", "list", "receive", "recv", "release",
-    "rollback", "send", "set", "snap", "snapshot", "version",
+    "rename", "rollback", "send", "set", "snap", "snapshot", "version",
 ];
 /// Commands of `zpool` that are let through.
 const ZPOOL: &[&str] = &["get", "list", "version"];
@@ -267,6 +267,9 @@ fn check(tool: &str, arguments: &[&str]) -> Result<(), String> {
     match *command {
         "destroy" if !operands().all(|name| name.contains(['@', '#'])) => {
             refuse("only snapshots and bookmarks are destroyed")
+        }
+        "rename" if !operands().all(|name| name.contains('@')) => {
+            refuse("only snapshots are renamed")
         }
         // Clones are datasets.
         "destroy" | "rollback" if rest.iter().any(|word| has_letter(word, 'R')) => {

@@ -448,6 +448,17 @@ impl Endpoint for PeerEndpoint {
             .boxed()
     }
 
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        let [dataset, from, to] = [dataset, from, to].map(str::to_owned);
+        self.ask(Request::RenameSnapshot { dataset, from, to })
+            .boxed()
+    }
+
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()> {
         let request = |names| Request::Hold {
             names,

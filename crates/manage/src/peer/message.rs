@@ -202,6 +202,11 @@ pub enum Request {
     DestroySnapshots {
         names: Vec<String>,
     },
+    RenameSnapshot {
+        dataset: String,
+        from: String,
+        to: String,
+    },
     Hold {
         names: Vec<String>,
         tag: String,

@@ -154,6 +154,7 @@ impl Asked<'_> {
             | Request::DiscardInterrupted { .. }
             | Request::Set { .. }
             | Request::Rollback { .. }
+            | Request::RenameSnapshot { .. }
             | Request::ReplayLogs { .. }
             | Request::Inherit { .. }
             | Request::CloneSnapshot { .. }
@@ -225,6 +226,11 @@ impl Asked<'_> {
                         true => self.snapshot_of(dataset, name),
                         false => Err(too_many_names()),
                     })
+            }
+            Request::RenameSnapshot { dataset, from, to } => {
+                self.snapshot_of(dataset, from)?;
+                self.allowed.changed = Some(dataset.clone());
+                self.snapshot_of(dataset, to)
             }
             Request::Inherit { dataset, name, .. } => {
                 self.dataset(dataset)?;

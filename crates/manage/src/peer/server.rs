@@ -433,6 +433,9 @@ async fn change_of(side: &dyn Switchover, change: Request) -> Result<(), Replica
         Request::Bookmark { pairs } => side.bookmark(pairs).await,
         Request::DestroyBookmarks { names } => side.destroy_bookmarks(names).await,
         Request::DestroySnapshots { names } => side.destroy_snapshots(names).await,
+        Request::RenameSnapshot { dataset, from, to } => {
+            side.rename_snapshot(&dataset, &from, &to).await
+        }
         Request::Hold { names, tag } => side.hold(names, &tag).await,
         Request::Release { names, tag } => side.release(names, &tag).await,
         Request::Set {

@@ -149,6 +149,14 @@ impl Endpoint for Recorder {
     fn destroy_snapshots(&self, names: Vec<String>) -> Reached<'_, ()> {
         self.done(format!("destroy_snapshots {}", names.join(" ")))
     }
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        self.done(format!("rename {dataset}@{from} {to}"))
+    }
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()> {
         self.done(format!("hold {tag} {}", names.len()))
     }

@@ -142,7 +142,8 @@ impl Policy {
             }
             "naming" => {
                 let naming = Naming::parse(value);
-                self.naming = naming.ok_or_else(|| refused("auto, sanoid, zrepl or seed"))?;
+                self.naming =
+                    naming.ok_or_else(|| refused("auto, sanoid, zrepl, seed or seed-latest"))?;
             }
             "unchanged" => match value {
                 "skip" => self.skip_unchanged = true,

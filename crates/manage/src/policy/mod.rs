@@ -23,7 +23,7 @@ mod why;
 pub use forecast::forecast;
 pub use grammar::{Class, Policy, PolicyError, hours};
 pub use hooks::{FAILED_HOOKS_PROPERTY, HookFailure, HookView, Hooks};
-pub use naming::Naming;
+pub use naming::{Naming, settled_name_in_utc};
 pub use overview::{NextSnapshot, PolicyOverview};
 pub use period::Period;
 pub use plan::{DatasetState, Plan, PolicySource, SnapshotGroup, plan};

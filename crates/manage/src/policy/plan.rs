@@ -1,6 +1,6 @@
 //! What the policies of a pool ask for at a moment: computed from what exists, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -34,10 +34,12 @@ pub struct DatasetState {
 }
 
 /// Snapshots to be taken in one txg.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotGroup {
     /// Full names.
     pub names: Vec<String>,
+    /// Snapshots that have one of these names, by full name, and the names that they get before: where names move on.
+    pub renames: Vec<(String, String)>,
     /// Their classes, separated by commas: the value of [`super::CLASSES_PROPERTY`].
     pub classes: String,
     /// Hours for which they are not destroyed; 0: no such time.
@@ -92,20 +94,19 @@ pub fn plan(datasets: &[DatasetState], now: Timestamp) -> Plan {
     }
     plan.take = groups
         .into_iter()
-        .map(
-            |((_, classes, immutable_hours), (names, hooks))| SnapshotGroup {
-                names,
-                classes,
-                immutable_hours,
-                hooks: hooks.into_iter().collect(),
-            },
-        )
+        .map(|((_, classes, immutable_hours), mut group)| {
+            group.classes = classes;
+            group.immutable_hours = immutable_hours;
+            group.hooks.sort();
+            group.hooks.dedup();
+            group
+        })
         .collect();
     plan
 }
 
-/// Full names and hooks of groups, by the snapshot's name, its classes and the hours for which it is immutable.
-type Groups = BTreeMap<(String, String, u32), (Vec<String>, BTreeSet<String>)>;
+/// Groups by the snapshot's name, its classes and the hours for which it is immutable.
+type Groups = BTreeMap<(String, String, u32), SnapshotGroup>;
 
 /// Adds what is due for one dataset to the groups.
 fn take(
@@ -128,11 +129,10 @@ fn take(
         return;
     }
     let name = policy.naming.snapshot_name(longest, now, &policy.zone);
-    if dataset
-        .snapshots
-        .iter()
-        .any(|snapshot| snapshot.name == name)
-    {
+    let mut of_name = dataset.snapshots.iter();
+    let standing = of_name.find(|snapshot| snapshot.name == name);
+    let settled = standing.and_then(|standing| settled_name(dataset, policy, standing));
+    if standing.is_some() && settled.is_none() {
         let why = format!(
             "the snapshot '{name}' exists already, and is not one of this policy's; 'naming' chooses other names"
         );
@@ -141,11 +141,30 @@ fn take(
     }
     let classes: Vec<String> = due.into_iter().map(Period::name).collect();
     let full = format!("{}@{name}", dataset.name);
-    let (names, hooks) = groups
+    let group = groups
         .entry((name, classes.join(","), policy.immutable_hours))
         .or_default();
-    names.push(full);
-    hooks.extend(policy.hooks.iter().cloned());
+    let renamed = settled.map(|settled| (full.clone(), format!("{}@{settled}", dataset.name)));
+    group.renames.extend(renamed);
+    group.names.push(full);
+    group.hooks.extend(policy.hooks.iter().cloned());
+}
+
+/// The name that a snapshot gets whose name moves on to the next one. Two of a minute (the clock was set back) are told apart by their txgs.
+fn settled_name(
+    dataset: &DatasetState,
+    policy: &Policy,
+    standing: &SnapshotState,
+) -> Option<String> {
+    // What no policy took is not touched.
+    standing.classes.as_ref()?;
+    let name = &standing.name;
+    let settled = policy
+        .naming
+        .settled_name(name, standing.creation, &policy.zone)?;
+    let other = format!("{settled}-{}", standing.create_txg);
+    let is_free = |name: &String| dataset.snapshots.iter().all(|one| one.name != *name);
+    [settled, other].into_iter().find(is_free)
 }
 
 /// Whether the period that `now` is in has no snapshot yet. Snapshots ahead of the clock do not count: after the clock was set back to the
@@ -167,6 +186,8 @@ fn is_due(dataset: &DatasetState, policy: &Policy, period: &Period, now: Timesta
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use jiff::{SignedDuration, ToSpan as _};
 
     use super::*;
@@ -186,6 +207,7 @@ mod tests {
         *txg += 1;
         let mut taken = 0;
         for group in &plan.take {
+            rename(datasets, group);
             for full in &group.names {
                 let (name, snapshot) = full.split_once('@').expect("a snapshot");
                 let dataset = datasets
@@ -214,8 +236,65 @@ mod tests {
         taken
     }
 
+    /// Gives snapshots the names that they get before others are taken.
+    fn rename(datasets: &mut [DatasetState], group: &SnapshotGroup) {
+        for (from, to) in &group.renames {
+            let (name, before) = from.split_once('@').expect("a snapshot");
+            let dataset = datasets.iter_mut().find(|dataset| dataset.name == name);
+            let mut snapshots = dataset.expect("a dataset").snapshots.iter_mut();
+            let snapshot = snapshots.find(|snapshot| snapshot.name == before);
+            let (_, after) = to.split_once('@').expect("a snapshot");
+            after.clone_into(&mut snapshot.expect("a snapshot").name);
+        }
+    }
+
+    fn names(dataset: &DatasetState) -> Vec<&str> {
+        let names = dataset.snapshots.iter().map(|one| one.name.as_str());
+        names.collect()
+    }
+
     fn at(text: &str) -> Timestamp {
         text.parse().expect("a time")
+    }
+
+    /// The process ends between the two steps: after the rename, where the next round takes what is missing and renames nothing more; and
+    /// after the new one was taken, where there is nothing to do.
+    #[test]
+    fn a_name_moves_on_whenever_the_process_ends() {
+        let mut datasets = [dataset("tank/a", "daily=2 naming=seed-latest")];
+        let (mut txg, monday) = (0, at("2026-11-23T02:00:00Z"));
+        let todo = plan(&datasets, monday);
+        assert!(todo.take[0].renames.is_empty());
+        apply(&mut datasets, &todo, monday, &mut txg);
+        assert_eq!(names(&datasets[0]), ["snap-daily-1-latest"]);
+        let tuesday = at("2026-11-24T02:00:00Z");
+        let todo = plan(&datasets, tuesday);
+        let renamed = "tank/a@snap-daily-1-2026-11-23-0200".to_owned();
+        let renames = [("tank/a@snap-daily-1-latest".to_owned(), renamed)];
+        assert_eq!(todo.take[0].renames, renames);
+        rename(&mut datasets, &todo.take[0]);
+
+        let todo = plan(&datasets, tuesday);
+        assert!(todo.take[0].renames.is_empty() && todo.destroy.is_empty());
+        assert_eq!(todo.take[0].names, ["tank/a@snap-daily-1-latest"]);
+        apply(&mut datasets, &todo, tuesday, &mut txg);
+        let both = ["snap-daily-1-2026-11-23-0200", "snap-daily-1-latest"];
+        assert_eq!(names(&datasets[0]), both);
+
+        let todo = plan(&datasets, tuesday);
+        assert!(todo.take.is_empty() && todo.destroy.is_empty());
+        // Counted once each: the third pushes the first out.
+        let wednesday = at("2026-11-25T02:00:00Z");
+        let todo = plan(&datasets, wednesday);
+        apply(&mut datasets, &todo, wednesday, &mut txg);
+        assert_eq!(
+            plan(&datasets, wednesday).destroy,
+            ["tank/a@snap-daily-1-2026-11-23-0200"]
+        );
+        // One that somebody made by hand keeps its name.
+        datasets[0].snapshots[2].classes = None;
+        let todo = plan(&datasets, at("2026-11-26T02:00:00Z"));
+        assert!(todo.take.is_empty() && todo.problems.len() == 1);
     }
 
     #[test]
@@ -230,6 +309,7 @@ mod tests {
                 "tank/a@auto-20261125T021500Z".to_owned(),
                 "tank/b@auto-20261125T021500Z".to_owned(),
             ],
+            renames: Vec::new(),
             classes: "hourly,daily".to_owned(),
             immutable_hours: 0,
             hooks: vec!["db".to_owned()],

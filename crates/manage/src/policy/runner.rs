@@ -82,11 +82,15 @@ impl PoolPolicies {
         if let Some(why) = clock_set_back(pool).await? {
             problems.insert(pool.name().to_owned(), why);
         }
-        for group in todo.take {
+        let mut is_renamed = false;
+        for mut group in todo.take {
+            is_renamed |= !group.renames.is_empty();
+            rename(pool, &mut group, &mut problems).await;
             take(pool, hooks, group, &mut round, &mut problems).await?;
         }
-        let expired = match round.taken.is_empty() {
+        let expired = match round.taken.is_empty() && !is_renamed {
             true => todo.destroy,
+            // Names mean others by now.
             false => plan(&states(pool, &seen).await?, now).destroy,
         };
         destroy(pool, expired, &mut round, &mut problems).await?;
@@ -257,6 +261,23 @@ fn user_property<'a>(info: &'a DatasetInfo, name: &str) -> Option<(&'a str, &'a 
     match &property.value {
         Value::Text(text) if property.source != Source::None => Some((text, &property.source)),
         _ => None,
+    }
+}
+
+/// Gives snapshots the names that they get before others take theirs. A dataset of which that is refused is left out of the group.
+async fn rename(
+    pool: &PoolHandle,
+    group: &mut SnapshotGroup,
+    problems: &mut BTreeMap<String, String>,
+) {
+    for (from, to) in &group.renames {
+        let Err(error) = pool.rename_snapshot(from, to, false).await else {
+            continue;
+        };
+        group.names.retain(|name| name != from);
+        let dataset = from.split('@').next().unwrap_or(from);
+        let why = format!("cannot rename '{from}' for the next snapshot: {error}");
+        problems.insert(dataset.to_owned(), why);
     }
 }
 

@@ -107,6 +107,14 @@ pub trait Endpoint: Send + Sync {
     /// Destroys snapshots; those with holds or clones stay.
     fn destroy_snapshots(&self, names: Vec<String>) -> Reached<'_, ()>;
 
+    /// Gives a snapshot of a dataset another name.
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()>;
+
     /// Holds snapshots; a hold that is there stays.
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()>;
 

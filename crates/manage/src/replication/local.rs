@@ -523,6 +523,20 @@ impl Endpoint for LocalEndpoint {
         .boxed()
     }
 
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        async move {
+            let [from, to] = [from, to].map(|name| format!("{dataset}@{name}"));
+            let done = self.pool.rename_snapshot(&from, &to, false).await;
+            done.map_err(|error| self.error(&format!("cannot rename '{from}'"), &error))
+        }
+        .boxed()
+    }
+
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()> {
         async move {
             let is_harmless =

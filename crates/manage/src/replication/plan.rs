@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use engine::DatasetKind;
+use jiff::Timestamp;
 
 use super::{Job, Mark, Point, Refusal, ReplicaDataset};
+use crate::policy::settled_name_in_utc;
 
 /// Names of snapshots that a refusal tells.
 const TOLD_MAX: usize = 3;
@@ -59,6 +61,9 @@ pub struct DatasetPlan {
     pub is_new: bool,
     /// What an interrupted receive left at the target is of no use any more.
     pub discard_interrupted: bool,
+    /// Snapshots of the target that follow the source's in their names before anything is sent, since another one takes theirs: old and new
+    /// name, without the dataset's.
+    pub renames: Vec<(String, String)>,
     /// The newest point that both have.
     pub common: Option<Point>,
     /// What is to be done.
@@ -152,6 +157,7 @@ impl DatasetPlan {
             target: target.to_owned(),
             is_new: false,
             discard_interrupted: false,
+            renames: Vec::new(),
             common: None,
             work,
         }
@@ -220,16 +226,13 @@ fn plan_dataset(
         None => common.clone().map(|(_, at_source)| at_source),
     };
     steps.extend(steps_after(job, &wanted, base));
-    if let Some(taken) = steps.iter().find(|step| {
-        copy.snapshots
-            .iter()
-            .any(|known| known.name == step.snapshot)
-    }) {
-        return refuse(Refusal::NameTaken {
-            target: target.to_owned(),
-            snapshot: taken.snapshot.clone(),
-        });
-    }
+    let renames = match renames(source, copy, &steps) {
+        Ok(renames) => renames,
+        Err(snapshot) => {
+            let target = target.to_owned();
+            return refuse(Refusal::NameTaken { target, snapshot });
+        }
+    };
     let work = match (steps.is_empty(), wanted.is_empty() && common.is_none()) {
         (false, _) => Work::Send(steps),
         (true, true) => Work::NoSnapshots,
@@ -237,9 +240,46 @@ fn plan_dataset(
     };
     DatasetPlan {
         discard_interrupted: copy.interrupted.is_some() && resumed.is_none(),
+        renames,
         common: common.map(|(point, _)| point.clone()),
         ..DatasetPlan::of(source, target, work)
     }
+}
+
+/// Returns what the snapshots of a copy are called from now on that have the names of some to be sent: as the same ones at the source, which
+/// were renamed there; where the source has them no more, by the time that a moving name stood for.
+///
+/// # Errors
+/// The name of a snapshot to be sent that stays taken.
+fn renames(
+    source: &ReplicaDataset,
+    copy: &ReplicaDataset,
+    steps: &[Step],
+) -> Result<Vec<(String, String)>, String> {
+    let mut renames: Vec<(String, String)> = Vec::new();
+    for step in steps {
+        let mut points = copy.snapshots.iter();
+        let Some(point) = points.find(|point| point.name == step.snapshot) else {
+            continue;
+        };
+        let mut originals = source.snapshots.iter();
+        let name = match originals.find(|original| original.guid == point.guid) {
+            Some(original) => Some(original.name.clone()),
+            None => Timestamp::from_second(point.creation)
+                .ok()
+                .and_then(|creation| settled_name_in_utc(&point.name, creation)),
+        };
+        let is_free = |name: &String| {
+            copy.snapshots.iter().all(|known| known.name != *name)
+                && steps.iter().all(|step| step.snapshot != *name)
+                && renames.iter().all(|(_, known)| known != name)
+        };
+        match name.filter(is_free) {
+            Some(name) => renames.push((point.name.clone(), name)),
+            None => return Err(step.snapshot.clone()),
+        }
+    }
+    Ok(renames)
 }
 
 /// Whether the job may add to a dataset that exists at the target.
@@ -508,6 +548,45 @@ mod tests {
             let case = format!("{snapshots} | {bookmarks} | {copy:?} | {line}");
             assert_eq!(of(&job(line), &source, copy), expected, "{case}");
         }
+    }
+
+    /// A name that another snapshot takes at the source is free at the target before that is sent.
+    #[test]
+    fn copies_follow_their_sources_in_their_names() {
+        let latest = |guid: u64| Point {
+            creation: 1_295_641_320,
+            ..point("snap-daily-1-latest", guid, 10 * (guid + 1))
+        };
+        let job = job("");
+        let planned = |source: &ReplicaDataset, copy: &ReplicaDataset| {
+            let copies = [copy.clone()];
+            plan(&job, std::slice::from_ref(source), &copies)
+                .datasets
+                .remove(0)
+        };
+        let mut copy = marked(dataset("back/a", "", ""));
+        copy.snapshots = vec![latest(1)];
+        let mut source = dataset("tank/a", "d1", "");
+        source.snapshots.push(latest(2));
+        let renames = |new: &str| [("snap-daily-1-latest".to_owned(), new.to_owned())];
+        assert_eq!(planned(&source, &copy).renames, renames("d1"));
+        assert_eq!(
+            of(&job, &source, Some(copy.clone())),
+            "@d1>snap-daily-1-latest"
+        );
+        // The source has it no more, but a bookmark.
+        let mut lost = dataset("tank/a", "", "m1");
+        lost.snapshots.push(latest(2));
+        let found = planned(&lost, &copy);
+        assert_eq!(found.renames, renames("snap-daily-1-2011-01-21-2022p0000"));
+        // Nothing is to be sent: it keeps its name until another one needs that.
+        source.snapshots.pop();
+        assert!(planned(&source, &copy).renames.is_empty());
+        // A name that no other snapshot may have is refused as before.
+        let mut taken = dataset("tank/a", "x2", "y1");
+        taken.snapshots[0].name = "y".to_owned();
+        copy.snapshots = vec![point("y", 1, 20)];
+        assert_eq!(of(&job, &taken, Some(copy)), "name taken");
     }
 
     #[test]

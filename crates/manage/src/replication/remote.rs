@@ -517,6 +517,20 @@ impl Endpoint for RemoteEndpoint {
         async move { self.each(lines, &harmless).await }.boxed()
     }
 
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        let [from, to] = [from, to].map(|name| quoted(&format!("{dataset}@{name}")));
+        async move {
+            self.each(vec![format!("zfs rename {from} {to}")], &[])
+                .await
+        }
+        .boxed()
+    }
+
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()> {
         let lines = names
             .iter()

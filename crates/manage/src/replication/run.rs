@@ -100,6 +100,7 @@ pub async fn run(
         sides.source = listed_source(job, source, &sides.target).await?;
         tree = plan(job, &sides.source, &sides.target);
     }
+    follow_names(target, &mut tree, &mut sides.target).await?;
     expect(job, source, &tree, progress).await?;
     prepare(job, source, &tree, &sides.source).await?;
     let mut report = Report {
@@ -149,6 +150,26 @@ pub async fn run(
     };
     report.common = settled.iter().map(common).collect();
     Ok(report)
+}
+
+/// Has snapshots of the target follow the source's in their names, in what was listed, too: what comes later goes by names.
+async fn follow_names(
+    target: &dyn Endpoint,
+    tree: &mut TreePlan,
+    copies: &mut [ReplicaDataset],
+) -> Result<(), ReplicationError> {
+    for planned in &mut tree.datasets {
+        for (from, to) in &planned.renames {
+            target.rename_snapshot(&planned.target, from, to).await?;
+            let copy = copies.iter_mut().find(|copy| copy.name == planned.target);
+            let points = copy.into_iter().flat_map(|copy| &mut copy.snapshots);
+            let points = points.chain(&mut planned.common);
+            for point in points.filter(|point| point.name == *from) {
+                point.name.clone_from(to);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Up to when the target has all of a dataset: since the run began where nothing was written beyond what it has.

@@ -572,6 +572,23 @@ impl Endpoint for Side {
         .boxed()
     }
 
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        async move {
+            drop(self.reached()?);
+            self.change(&format!("{dataset}@{from}"), |dataset, short| {
+                let point = dataset.snapshots.iter_mut().find(|one| one.name == short);
+                to.clone_into(&mut point.expect("listed").name);
+            });
+            Ok(())
+        }
+        .boxed()
+    }
+
     fn hold<'a>(&'a self, names: Vec<String>, _tag: &'a str) -> Reached<'a, ()> {
         self.set_holds(names, 1)
     }

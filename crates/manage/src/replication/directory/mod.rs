@@ -551,6 +551,18 @@ impl Endpoint for StreamDirectory {
         known(Ok(()))
     }
 
+    // Streams are found by the names that their snapshots had.
+    fn rename_snapshot<'a>(
+        &'a self,
+        _dataset: &'a str,
+        from: &'a str,
+        _to: &'a str,
+    ) -> Reached<'a, ()> {
+        known(Err(ReplicationError::Failed(format!(
+            "the disk has another snapshot '@{from}' of before: it is imported first"
+        ))))
+    }
+
     fn hold<'a>(&'a self, _names: Vec<String>, _tag: &'a str) -> Reached<'a, ()> {
         known(Ok(()))
     }

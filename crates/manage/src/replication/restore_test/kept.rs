@@ -138,6 +138,10 @@ impl RestoreTests {
             datasets,
             failure,
         });
+        if self.running(&slot.job).is_none() {
+            // The job was removed meanwhile.
+            return report;
+        }
         self.remember(&slot.job, report.clone());
         if let (Some(database), Ok(text)) = (self.database.get(), serde_json::to_string(&*report)) {
             let job = slot.job.clone();

@@ -121,6 +121,15 @@ impl Endpoint for TroubledSide {
         self.through(self.side.destroy_snapshots(names))
     }
 
+    fn rename_snapshot<'a>(
+        &'a self,
+        dataset: &'a str,
+        from: &'a str,
+        to: &'a str,
+    ) -> Reached<'a, ()> {
+        self.through(self.side.rename_snapshot(dataset, from, to))
+    }
+
     fn hold<'a>(&'a self, names: Vec<String>, tag: &'a str) -> Reached<'a, ()> {
         self.through(self.side.hold(names, tag))
     }

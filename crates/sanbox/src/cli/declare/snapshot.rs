@@ -19,8 +19,9 @@ pub(super) const POLICY: Command = Command {
         "A policy is a line such as 'hourly=24 daily=7 weekly=4': a snapshot each hour, of which 24 are kept, and so on; one snapshot \
          serves all classes that are due. Classes are Nmin (15min), hourly, daily, weekly, monthly, yearly, and cron=\"EXPRESSION\" \
          keep=N. Datasets below inherit it ('off' ends that), and datasets with the same policy are snapshotted at one moment.",
-        "at=HH:MM and weekday=sun say when days and weeks begin, zone=Europe/Berlin whose clock that is. naming=auto, sanoid, zrepl or \
-         seed is how snapshots are named. unchanged=skip takes none while nothing was written. take=no only destroys old ones, where \
+        "at=HH:MM and weekday=sun say when days and weeks begin, zone=Europe/Berlin whose clock that is. naming=auto, sanoid, zrepl, \
+         seed or seed-latest is how snapshots are named: with seed-latest the newest is snap-daily-1-latest, and gets its date when the next one is \
+         taken; copies by replication follow. unchanged=skip takes none while nothing was written. take=no only destroys old ones, where \
          snapshots arrive by replication.",
         "immutable=30d: nobody destroys a new snapshot for so long (12h, 30d, 4w), whatever the policy becomes; see 'sanbox immutable'.",
         "hook=db runs, before and after each snapshot, the programs that sanbox.toml names under [policies.hook.db]; hook=db,vm those of \
