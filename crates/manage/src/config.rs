@@ -495,6 +495,9 @@ pub struct Smb {
     pub encryption: SmbEncryption,
     /// Clients at once; more are turned away.
     pub clients_max: usize,
+    /// Where avahi looks for what it tells machines nearby of (`avahi.service(5)`): shares that other hosts reach are announced there, to
+    /// Time Machine, too. Empty: they are not announced.
+    pub avahi_services: PathBuf,
 }
 
 /// Whether clients of SMB encrypt.
@@ -518,6 +521,7 @@ impl Default for Smb {
             signing_required: false,
             encryption: SmbEncryption::Enabled,
             clients_max: 1000,
+            avahi_services: PathBuf::from("/etc/avahi/services"),
         }
     }
 }

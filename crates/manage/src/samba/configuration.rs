@@ -114,6 +114,8 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     line(text, "workgroup", service.workgroup);
     line(text, "disable netbios", "yes");
     line(text, "smb ports", service.port);
+    // Avahi is told of shares by a file, as they come and go.
+    line(text, "multicast dns register", "no");
     if !service.addresses.is_empty() {
         let addresses: Vec<String> = service.addresses.iter().map(IpAddr::to_string).collect();
         line(text, "interfaces", addresses.join(" "));

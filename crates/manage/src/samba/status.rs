@@ -48,6 +48,8 @@ pub struct SmbStatus {
     pub version: String,
     /// Why it does not run or what is not shared.
     pub problems: Vec<String>,
+    /// How machines nearby find the shares by multicast DNS, in a sentence.
+    pub mdns: String,
     /// The shares there are, with their datasets.
     pub shares: Vec<SmbShareView>,
     /// Clients.

@@ -233,7 +233,9 @@ pub(super) const SMB: Command = Command {
         "passwd: give a user a password for SMB, read from standard input: sanbox smb passwd anna < password. A user of the \
          machine that only stores files: useradd --no-create-home --shell /usr/sbin/nologin anna",
         "remove: the user cannot log in by SMB any more; clients that are connected stay until they end.",
-        "users: who has a password. status: the shares, the clients that are connected, and the files they have open.",
+        "Shares that other hosts reach are announced by avahi, where it is installed: finders of macOS and Linux show them, and Time Machine those \
+         with the option timemachine. [smb] avahi_services of sanbox.toml says where its files are; empty is no announcement.",
+        "users: who has a password. status: the shares, whether they are announced, the clients that are connected, and the files they have open.",
     ],
     examples: &[
         (

@@ -99,6 +99,21 @@ async fn users(session: &Session, args: &Arguments) -> Outcome {
     Ok(())
 }
 
+/// Says how the service stands, before its tables.
+fn told(session: &Session, status: &SmbStatus) {
+    let SmbStatus {
+        running, version, ..
+    } = status;
+    session.out.line(match (running, status.shares.is_empty()) {
+        (true, _) => format!("Samba {version} runs"),
+        (false, true) => "nothing is shared by SMB, so Samba does not run".to_owned(),
+        (false, false) => "Samba does not run".to_owned(),
+    });
+    if !status.shares.is_empty() {
+        session.out.line(&status.mdns);
+    }
+}
+
 async fn status(session: &Session, args: &Arguments) -> Outcome {
     let Some(status) = session.appliance.smb_status().await else {
         return Err(session.fail("no daemon runs that serves SMB; start 'sanbox serve'"));
@@ -110,14 +125,7 @@ async fn status(session: &Session, args: &Arguments) -> Outcome {
         return Ok(());
     }
     if !args.has('H') {
-        let SmbStatus {
-            running, version, ..
-        } = &status;
-        session.out.line(match (running, status.shares.is_empty()) {
-            (true, _) => format!("Samba {version} runs"),
-            (false, true) => "nothing is shared by SMB, so Samba does not run".to_owned(),
-            (false, false) => "Samba does not run".to_owned(),
-        });
+        told(session, &status);
     }
     for problem in &status.problems {
         session.out.error(problem);

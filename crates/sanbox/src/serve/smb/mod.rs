@@ -6,6 +6,7 @@
 //!
 //! `smbd` is told of a change, or ended, before a mount goes. When it ends by itself it is started again, later each time.
 
+mod mdns;
 mod process;
 
 pub(crate) use process::{COMMAND, main};
@@ -22,6 +23,7 @@ use engine::{DatasetInfo, PoolHandle};
 use manage::config::Smb as Settings;
 use manage::replication::{FENCED_PROPERTY, fence_of};
 use manage::samba::configuration::{self, CONFIGURATION, Service, SharedDataset, USERS};
+use manage::samba::mdns as announced;
 use manage::samba::share::{self, Encryption, ShareOptions};
 use manage::samba::status::{self, SmbShareView, SmbStatus};
 use rustix::mount::{MountFlags as KernelFlags, MountPropagationFlags, UnmountFlags};
@@ -34,6 +36,7 @@ use crate::logging::SMB;
 use crate::paths;
 use crate::redacted::is_redacted;
 use crate::serve::fuse::{MountFlags, Mounts};
+use mdns::Advertisement;
 use process::{MOUNTS, Process, SHARES, Tools};
 
 /// The oldest Samba that tells what is open as JSON.
@@ -68,6 +71,7 @@ pub(crate) struct Smb {
     leaving: Mutex<BTreeSet<String>>,
     served: tokio::sync::Mutex<Served>,
     report: Arc<Mutex<Report>>,
+    advertisement: Arc<Advertisement>,
 }
 
 /// What is served now.
@@ -143,6 +147,7 @@ impl Smb {
         chosen: Vec<IpAddr>,
         shown: Arc<Mounts>,
     ) -> Self {
+        let advertisement = Advertisement::new(&settings.avahi_services, settings.port);
         Self {
             context: Arc::downgrade(context),
             settings,
@@ -155,6 +160,7 @@ impl Smb {
             leaving: Mutex::default(),
             served: tokio::sync::Mutex::default(),
             report: Arc::default(),
+            advertisement: Arc::new(advertisement),
         }
     }
 
@@ -224,6 +230,7 @@ impl Smb {
             running: report.tools.is_some(),
             version: report.version,
             problems: report.trouble.into_iter().collect(),
+            mdns: self.advertisement.status().await,
             shares: shares.values().map(Wanted::view).collect(),
             ..SmbStatus::default()
         };
@@ -334,6 +341,9 @@ impl Smb {
             .collect();
         if changed && let Err(why) = self.write(served).await {
             tracing::error!(target: SMB, "the configuration of Samba cannot be written: {why}");
+        }
+        if changed {
+            self.announce(served).await;
         }
         if served.shares.is_empty() || moved {
             self.end(served).await;
@@ -458,6 +468,20 @@ impl Smb {
         replace(&self.directory.join(CONFIGURATION), text).await
     }
 
+    /// Has machines nearby told of what other hosts reach.
+    async fn announce(&self, served: &Served) {
+        let addresses = &served.addresses;
+        let is_reached = addresses.is_empty() || addresses.iter().any(|one| !one.is_loopback());
+        let shares = served.shares.values();
+        let shares: Vec<SharedDataset> = shares
+            .filter(|wanted| !is_private(&wanted.share.options))
+            .map(|wanted| wanted.share.clone())
+            .collect();
+        let is_told = is_reached && !shares.is_empty();
+        let text = is_told.then(|| announced::text(self.settings.port, &shares));
+        self.advertisement.describe(text).await;
+    }
+
     /// Starts the task that keeps Samba running.
     fn begin(&self, served: &mut Served) {
         let (end, ended) = watch::channel(false);
@@ -473,6 +497,7 @@ impl Smb {
             },
             connects: first.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             report: self.report.clone(),
+            advertisement: self.advertisement.clone(),
         };
         let task = tokio::spawn(supervised.keep_running(ended));
         served.supervision = Some(Supervision { end, task });
@@ -494,6 +519,7 @@ struct Supervised {
     listens: Vec<IpAddr>,
     connects: IpAddr,
     report: Arc<Mutex<Report>>,
+    advertisement: Arc<Advertisement>,
 }
 
 impl Supervised {
@@ -536,16 +562,13 @@ impl Supervised {
             return Err(why);
         }
         if !*end.borrow() {
-            let mut report = locked(&self.report);
-            report.version.clone_from(&version);
-            report.trouble = None;
-            report.tools = Some(process.tools());
-            drop(report);
+            self.report_running(&version, process.tools());
             tracing::info!(
                 target: SMB,
                 "SMB is served at {} by Samba {version}",
                 SocketAddr::new(self.listens[0], self.port)
             );
+            self.advertisement.set_running(true).await;
         }
         let outcome = tokio::select! {
             how = process.ended() => Err(self.ended_by_itself(&how).await),
@@ -553,8 +576,16 @@ impl Supervised {
             () = self.keep_groups(groups) => Ok(()),
         };
         locked(&self.report).tools = None;
+        self.advertisement.set_running(false).await;
         process.stop().await;
         outcome
+    }
+
+    fn report_running(&self, version: &str, tools: Tools) {
+        let mut report = locked(&self.report);
+        version.clone_into(&mut report.version);
+        report.trouble = None;
+        report.tools = Some(tools);
     }
 
     /// Has `smbd` know groups and their members as they are changed; it reads them as a user logs in. It has no end.
@@ -746,15 +777,6 @@ fn wanted_share(
 /// Returns the addresses to listen at; none is all of the machine. Only this machine's own where each share says that no other machine
 /// may connect.
 fn addresses(chosen: &[IpAddr], shares: &BTreeMap<u64, Wanted>) -> Vec<IpAddr> {
-    let is_local = |host: &String| {
-        let address = host.split('/').next().unwrap_or_default();
-        host == "localhost"
-            || address
-                .parse()
-                .is_ok_and(|address: IpAddr| address.is_loopback())
-    };
-    let is_private =
-        |options: &ShareOptions| !options.hosts.is_empty() && options.hosts.iter().all(is_local);
     if !chosen.is_empty() {
         let everywhere = chosen.iter().any(IpAddr::is_unspecified);
         return if everywhere {
@@ -773,6 +795,16 @@ fn addresses(chosen: &[IpAddr], shares: &BTreeMap<u64, Wanted>) -> Vec<IpAddr> {
         ];
     }
     Vec::new()
+}
+
+/// Whether a share admits this machine alone.
+fn is_private(options: &ShareOptions) -> bool {
+    let is_local = |host: &String| {
+        let address = host.split('/').next().unwrap_or_default();
+        let address: Result<IpAddr, _> = address.parse();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    };
+    !options.hosts.is_empty() && options.hosts.iter().all(is_local)
 }
 
 #[cfg(test)]
