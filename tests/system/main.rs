@@ -85,6 +85,7 @@ mod rpc;
 mod security;
 mod sit_out;
 mod smb;
+mod smb_domain;
 mod smb_mdns;
 mod snapdir;
 mod solaris_pools;

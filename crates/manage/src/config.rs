@@ -13,6 +13,7 @@ use crate::alerts::forms::WebhookForm;
 pub use crate::config_acme::{Acme, AcmeChallenge, is_address};
 pub use crate::config_login::{GroupRoles, Ldap, Login, Oidc};
 pub use crate::config_otel::Otel;
+use crate::samba::domain::Domain;
 
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -498,6 +499,11 @@ pub struct Smb {
     /// Where avahi looks for what it tells machines nearby of (`avahi.service(5)`): shares that other hosts reach are announced there, to
     /// Time Machine, too. Empty: they are not announced.
     pub avahi_services: PathBuf,
+    /// The realm of a domain of Active Directory, whose users log in once the machine has joined it (`sanbox smb join`); `workgroup` is its
+    /// short name. Empty: no domain.
+    pub realm: String,
+    /// Numbers that users and groups of the domain have here: the same of all appliances that are to give a user one number.
+    pub domain_ids: String,
 }
 
 /// Whether clients of SMB encrypt.
@@ -522,6 +528,8 @@ impl Default for Smb {
             encryption: SmbEncryption::Enabled,
             clients_max: 1000,
             avahi_services: PathBuf::from("/etc/avahi/services"),
+            realm: String::new(),
+            domain_ids: "1000000-1999999".to_owned(),
         }
     }
 }
@@ -586,6 +594,7 @@ impl Config {
                 config.smb.workgroup
             ));
         }
+        Domain::new(&config.smb.realm, &config.smb.domain_ids)?;
         let Alerts {
             mail,
             webhook,
@@ -677,6 +686,8 @@ mod tests {
             ("memory = 'lots'", "lots"),
             ("[smb]\nworkgroup = 'a b'", "workgroup"),
             ("[smb]\nencryption = 'perhaps'", "perhaps"),
+            ("[smb]\nrealm = 'AD'", "no name of a domain"),
+            ("[smb]\nrealm = 'AD.ORG'\ndomain_ids = '1-9'", "domain_ids"),
             ("[[alerts.mail]]\nseverity = 'loud'", "loud"),
             ("[[alerts.webhook]]\nform = 'smoke'", "smoke"),
             (

@@ -377,10 +377,15 @@ pub fn asks_password(arguments: &[String]) -> bool {
     if words == ["alert", "channel"] {
         return arguments.iter().any(|word| word == "--password");
     }
-    matches!(words[..], ["user", "add" | "passwd"] | ["smb", "passwd"])
-        && !arguments
-            .iter()
-            .any(|word| word.starts_with("--password-file") || word == "--no-password")
+    // Without a user a domain is left without asking it.
+    let names_user = || arguments.iter().any(|word| word.starts_with("--user"));
+    let asks = matches!(
+        words[..],
+        ["user", "add" | "passwd"] | ["smb", "passwd" | "join"]
+    ) || words == ["smb", "leave"] && names_user();
+    asks && !arguments
+        .iter()
+        .any(|word| word.starts_with("--password-file") || word == "--no-password")
 }
 
 /// Whether a command may ask for the key of a dataset.

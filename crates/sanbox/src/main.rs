@@ -57,7 +57,9 @@ fn main() -> ExitCode {
         [word, process] if word == serve::fuse::guard::COMMAND => {
             return serve::fuse::guard::main(process);
         }
-        [word, directory] if word == serve::smb::COMMAND => return serve::smb::main(directory),
+        [word, directory, rest @ ..] if word == serve::smb::COMMAND => {
+            return serve::smb::main(directory, !rest.is_empty());
+        }
         _ => {}
     }
     // It needs neither a daemon nor a state directory.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::domain::Domain;
 use super::share::{ClientCaching, Encryption, ShareOptions};
 
 /// Directories of the service's own that Samba uses, below its directory: the option that names each, and its name.
@@ -51,6 +52,8 @@ pub struct Service<'a> {
     pub clients_max: usize,
     /// Whether Samba has [`REAL_NAME_MODULE`].
     pub asks_real_names: bool,
+    /// The domain that this machine is a member of.
+    pub domain: Option<&'a Domain>,
 }
 
 /// A dataset that is shared.
@@ -89,6 +92,18 @@ pub fn text(service: &Service<'_>, shares: &[SharedDataset]) -> String {
     text
 }
 
+/// Returns the text of the configuration with which the machine joins a domain or leaves it, below the service's directory.
+#[must_use]
+pub fn joining(domain: &Domain, workgroup: &str, directory: &Path) -> String {
+    let mut text = String::from("# Written by sanbox: changes are lost.\n[global]\n");
+    line(&mut text, "workgroup", workgroup);
+    domain.options(&mut text, workgroup);
+    directory_options(&mut text, directory);
+    let locks = directory.join(LOCKS);
+    line(&mut text, "lock directory", locks.display());
+    text
+}
+
 fn line(text: &mut String, key: &str, value: impl std::fmt::Display) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "\t{key} = {value}");
@@ -109,7 +124,10 @@ fn encryption(chosen: Encryption) -> &'static str {
 fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     text.push_str("[global]\n");
     let directory = service.directory.display();
-    line(text, "server role", "standalone server");
+    match service.domain {
+        None => line(text, "server role", "standalone server"),
+        Some(domain) => domain.options(text, service.workgroup),
+    }
     line(text, "server string", "sanbox");
     line(text, "workgroup", service.workgroup);
     line(text, "disable netbios", "yes");
@@ -121,9 +139,7 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
         line(text, "interfaces", addresses.join(" "));
         line(text, "bind interfaces only", "yes");
     }
-    for (option, name) in DIRECTORIES {
-        line(text, option, format_args!("{directory}/{name}"));
-    }
+    directory_options(text, service.directory);
     line(text, "lock directory", LOCKS_AT);
     line(
         text,
@@ -158,6 +174,13 @@ fn global(text: &mut String, service: &Service<'_>, shares: &[SharedDataset]) {
     line(text, "kernel share modes", "no");
     line(text, "posix locking", "no");
     modules(text, service);
+}
+
+/// Writes where Samba has what is its own, below the service's directory.
+fn directory_options(text: &mut String, directory: &Path) {
+    for (option, name) in DIRECTORIES {
+        line(text, option, format_args!("{}/{name}", directory.display()));
+    }
 }
 
 /// Samba's modules, and what they are told.
@@ -205,7 +228,7 @@ fn section(text: &mut String, service: &Service<'_>, share: &SharedDataset) {
         line(text, "browseable", "no");
         line(text, "valid users", "%S");
     } else if !options.users.is_empty() {
-        line(text, "valid users", options.users.join(" "));
+        line(text, "valid users", quoted(&options.users).join(" "));
     }
     if options.enumerate_by_access {
         line(text, "hide unreadable", "yes");
@@ -241,6 +264,16 @@ fn section(text: &mut String, service: &Service<'_>, share: &SharedDataset) {
     }
 }
 
+/// Names of users and groups as a list has them: of the machine they hold no space, of a domain they may.
+fn quoted(names: &[String]) -> Vec<String> {
+    let each = names.iter().map(|name| match name.strip_prefix('@') {
+        Some(group) if group.contains(' ') => format!("@\"{group}\""),
+        None if name.contains(' ') => format!("\"{name}\""),
+        _ => name.clone(),
+    });
+    each.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::share;
@@ -270,6 +303,7 @@ mod tests {
             encryption: Encryption::Enabled,
             clients_max: 1000,
             asks_real_names: false,
+            domain: None,
         };
         let shares = [
             dataset("tank_photos", 1, "on"),
@@ -312,5 +346,23 @@ mod tests {
             assert!(text.contains(part), "{part}");
         }
         assert!(!text.contains("interfaces") && !text.contains("guest"));
+        let domain = Domain::new("ad.example", "1000000-1999999");
+        let domain = domain.expect("settings").expect("a domain");
+        let member = Service {
+            workgroup: "ADEX",
+            domain: Some(&domain),
+            ..closed
+        };
+        let users = r"name=team,users=anna:ADEX\bert:@ADEX\Domain Users";
+        let text = super::text(&member, &[dataset("team", 1, users)]);
+        for part in [
+            "\tsecurity = ads\n\trealm = AD.EXAMPLE\n",
+            "\tidmap config * : range = 1000000-1009999\n",
+            "\tidmap config ADEX : backend = rid\n\tidmap config ADEX : range = 1010000-1999999\n",
+            "\tvalid users = anna ADEX\\bert @\"ADEX\\Domain Users\"\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("standalone"));
     }
 }

@@ -4,6 +4,7 @@
 //! Nothing here runs Samba or touches a dataset: text in, text out. The configuration is written whole each time and is not edited by hand.
 
 pub mod configuration;
+pub mod domain;
 pub mod mdns;
 pub mod share;
 pub mod status;

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::users::is_name;
+
 /// The longest name of a share that all clients take, in characters ([MS-SRVS] 2.2.4.30 leaves 80).
 const NAME_CHARACTERS_MAX: usize = 80;
 /// Characters that a name of a share may not have: [MS-FSCC] 2.1.6, and `%`, which begins a macro of Samba's.
@@ -217,12 +219,21 @@ fn users(argument: Option<&str>) -> Result<Vec<String>, InvalidOptions> {
         .collect();
     let bad = names.iter().find(|name| {
         let name = name.strip_prefix('@').unwrap_or(name);
-        !super::users::is_name(name)
+        !is_user(name)
     });
     match bad {
         Some(name) => refuse(format!("'{name}' is neither a user nor an @group")),
         None => Ok(names),
     }
+}
+
+/// Whether this can be the name of a user or group: of the machine, or of a domain, behind the domain's and a backslash.
+fn is_user(name: &str) -> bool {
+    let Some((domain, name)) = name.split_once('\\') else {
+        return is_name(name);
+    };
+    // Groups of a domain have spaces in their names.
+    is_name(domain) && name.split(' ').all(is_name)
 }
 
 fn encryption(argument: Option<&str>) -> Result<Encryption, InvalidOptions> {
@@ -326,6 +337,9 @@ mod tests {
         refused("description=a\nb", "character");
         refused("rw=a b", "neither a host");
         refused("rw=[::1", "no ']'");
+        let of_domain = read(r"users=AD\anna:@AD\Domain Users").users;
+        assert_eq!(of_domain, [r"AD\anna", r"@AD\Domain Users"]);
+        refused(r"users=AD\", "neither a user");
         refused("users=an na", "neither a user");
         refused("homes,guestok", "goes with neither");
         refused("encrypt=maybe", "'encrypt' is");

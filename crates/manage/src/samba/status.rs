@@ -50,12 +50,25 @@ pub struct SmbStatus {
     pub problems: Vec<String>,
     /// How machines nearby find the shares by multicast DNS, in a sentence.
     pub mdns: String,
+    /// The domain of Active Directory whose users log in, where the settings name one.
+    pub domain: Option<SmbDomain>,
     /// The shares there are, with their datasets.
     pub shares: Vec<SmbShareView>,
     /// Clients.
     pub sessions: Vec<SmbSession>,
     /// Open files.
     pub open_files: Vec<SmbOpenFile>,
+}
+
+/// A domain of Active Directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SmbDomain {
+    /// Its realm.
+    pub realm: String,
+    /// Whether this machine has joined it.
+    pub joined: bool,
+    /// Why its users cannot log in now.
+    pub problem: Option<String>,
 }
 
 /// A share.

@@ -223,6 +223,13 @@ impl Appliance {
         }
     }
 
+    /// Has the SMB service know that the machine joined a domain, or left it.
+    pub(crate) async fn smb_domain_changed(&self) {
+        if let Some(smb) = self.services.smb.get() {
+            smb.domain_changed().await;
+        }
+    }
+
     /// Takes the block devices of volumes along.
     pub(crate) fn serve_devices(&self, devices: Devices) {
         let _ = self.services.devices.set(devices);

@@ -217,14 +217,19 @@ pub(super) const ITADM: Command = Command {
 pub(super) const SMB: Command = Command {
     name: "smb",
     summary: "users of SMB shares, and what clients do",
-    operands: "passwd NAME | remove NAME | users | status",
+    operands: "passwd NAME | remove NAME | users | status | join | leave",
     flags: &[
         short('H', "users, status: no headings, tabs between the cells"),
         short('j', "status: as JSON"),
         long(
             "password-file",
             Some("FILE"),
-            "passwd: a file whose first line is the password (standard input)",
+            "passwd, join, leave: a file whose first line is the password (standard input)",
+        ),
+        long(
+            "user",
+            Some("NAME"),
+            "join, leave: a user of the domain who may join machines",
         ),
     ],
     text: &[
@@ -233,6 +238,10 @@ pub(super) const SMB: Command = Command {
         "passwd: give a user a password for SMB, read from standard input: sanbox smb passwd anna < password. A user of the \
          machine that only stores files: useradd --no-create-home --shell /usr/sbin/nologin anna",
         "remove: the user cannot log in by SMB any more; clients that are connected stay until they end.",
+        "join: makes this machine a member of the domain of Active Directory that realm and workgroup under [smb] of sanbox.toml name, for which it \
+         needs the domain's name servers and time. Its users log in by SMB as DOMAIN\\anna from then on; they have numbers in the range domain_ids, \
+         the same on every appliance with the same range. Users of the machine go on as HOST\\anna. leave: ends that; without --user the \
+         account of the machine stays in the domain.",
         "Shares that other hosts reach are announced by avahi, where it is installed: finders of macOS and Linux show them, and Time Machine those \
          with the option timemachine. [smb] avahi_services of sanbox.toml says where its files are; empty is no announcement.",
         "users: who has a password. status: the shares, whether they are announced, the clients that are connected, and the files they have open.",
@@ -241,6 +250,10 @@ pub(super) const SMB: Command = Command {
         (
             "sanbox smb passwd anna <password",
             "what SMB asks this user for",
+        ),
+        (
+            "sanbox smb join --user Administrator --password-file /root/secret",
+            "users of Active Directory log in; winbindd, which knows them, runs beside smbd",
         ),
         (
             "sanbox smb status",

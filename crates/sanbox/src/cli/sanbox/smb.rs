@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use manage::samba::domain::Domain;
 use manage::samba::status::SmbStatus;
 use manage::samba::users::{PASSWORD_BYTES_MAX, SmbUser, SmbUsers, is_name};
 
@@ -11,7 +12,7 @@ use super::user::password;
 use super::{Arguments, print_table};
 use crate::cli::{Exit, Outcome, Session};
 use crate::paths;
-use crate::serve::smb::{replace, users_file};
+use crate::serve::smb::{self, Credentials, replace, users_file};
 
 pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
@@ -20,6 +21,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["remove", name] => remove(session, name).await,
         ["users"] => users(session, args).await,
         ["status"] => status(session, args).await,
+        ["join"] => join(session, args).await,
+        ["leave"] => leave(session, args).await,
         [] => Err(session.misuse("missing command")),
         _ => Err(session.misuse("wrong arguments")),
     }
@@ -83,6 +86,60 @@ async fn machine_user(name: &str) -> Option<u32> {
     (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
 }
 
+/// The domain of the settings, and the directory of the service.
+fn domain(session: &Session) -> Result<(Domain, std::path::PathBuf), Exit> {
+    let domain = smb::domain_of(&session.appliance.config().smb);
+    let domain = domain.ok_or_else(|| {
+        session.fail("no domain is named: realm and workgroup under [smb] in sanbox.toml")
+    })?;
+    Ok((domain, smb::directory(session.appliance.state().path())))
+}
+
+/// Who may join machines, with the password from standard input or a file.
+async fn credentials(session: &Session, args: &Arguments, user: &str) -> Result<Credentials, Exit> {
+    let password = password(session, args).await?;
+    if !is_name(user) || password.is_empty() {
+        return Err(session.misuse("a user of the domain and its password are needed"));
+    }
+    Ok(Credentials {
+        user: user.to_owned(),
+        password,
+    })
+}
+
+async fn join(session: &Session, args: &Arguments) -> Outcome {
+    let (domain, directory) = domain(session)?;
+    let user = args
+        .long("user")
+        .ok_or_else(|| session.misuse("--user is missing: who may join machines to the domain"))?;
+    let who = credentials(session, args, user).await?;
+    let settings = &session.appliance.config().smb;
+    let joined = smb::join(&directory, settings, &domain, &who).await;
+    let realm = domain.realm();
+    joined.map_err(|why| session.fail(format!("cannot join {realm}: {why}")))?;
+    session.appliance.smb_domain_changed().await;
+    Ok(())
+}
+
+async fn leave(session: &Session, args: &Arguments) -> Outcome {
+    let (domain, directory) = domain(session)?;
+    let who = match args.long("user") {
+        Some(user) => Some(credentials(session, args, user).await?),
+        None => None,
+    };
+    let settings = &session.appliance.config().smb;
+    let left = smb::leave(&directory, settings, &domain, who.as_ref()).await;
+    let realm = domain.realm();
+    left.map_err(|why| session.fail(format!("cannot leave {realm}: {why}")))?;
+    session.appliance.smb_domain_changed().await;
+    if who.is_none() {
+        session.out.error(format!(
+            "the account of this machine stays in {realm}: --user NAME removes it"
+        ));
+    }
+    Ok(())
+}
+
 async fn remove(session: &Session, name: &str) -> Outcome {
     let mut users = read(session).await?;
     if !users.remove(name) {
@@ -111,6 +168,13 @@ fn told(session: &Session, status: &SmbStatus) {
     });
     if !status.shares.is_empty() {
         session.out.line(&status.mdns);
+    }
+    if let Some(domain) = &status.domain {
+        let realm = &domain.realm;
+        session.out.line(match &domain.problem {
+            None => format!("member of {realm}"),
+            Some(problem) => format!("users of {realm} cannot log in: {problem}"),
+        });
     }
 }
 

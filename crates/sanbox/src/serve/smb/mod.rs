@@ -6,9 +6,11 @@
 //!
 //! `smbd` is told of a change, or ended, before a mount goes. When it ends by itself it is started again, later each time.
 
+mod domain;
 mod mdns;
 mod process;
 
+pub(crate) use domain::{Credentials, domain_of, join, leave};
 pub(crate) use process::{COMMAND, main};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +27,7 @@ use manage::replication::{FENCED_PROPERTY, fence_of};
 use manage::samba::configuration::{self, CONFIGURATION, Service, SharedDataset, USERS};
 use manage::samba::mdns as announced;
 use manage::samba::share::{self, Encryption, ShareOptions};
-use manage::samba::status::{self, SmbShareView, SmbStatus};
+use manage::samba::status::{self, SmbDomain, SmbShareView, SmbStatus};
 use rustix::mount::{MountFlags as KernelFlags, MountPropagationFlags, UnmountFlags};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -82,6 +84,8 @@ struct Served {
     shares: BTreeMap<u64, Wanted>,
     addresses: Vec<IpAddr>,
     supervision: Option<Supervision>,
+    /// The machine is a member of the domain that the settings name.
+    is_member: bool,
     /// The service has ended.
     closed: bool,
 }
@@ -220,6 +224,38 @@ impl Smb {
         }
     }
 
+    /// Starts Samba anew after the machine joined a domain, or left it.
+    pub(crate) async fn domain_changed(&self) {
+        let mut served = self.served.lock().await;
+        if served.closed || served.shares.is_empty() {
+            return;
+        }
+        self.end(&mut served).await;
+        if let Err(why) = self.write(&mut served).await {
+            tracing::error!(target: SMB, "the configuration of Samba cannot be written: {why}");
+        }
+        self.begin(&mut served);
+    }
+
+    /// How it stands with the domain that the settings name.
+    async fn domain_status(&self, tools: Option<&Tools>) -> Option<SmbDomain> {
+        let domain = domain_of(&self.settings)?;
+        let joined = domain::has_joined(&self.directory, &domain).await;
+        let problem = match (joined, tools) {
+            (false, _) => {
+                let text = "this machine has not joined it: 'sanbox smb join --user NAME'";
+                Some(text.to_owned())
+            }
+            (true, Some(tools)) => tools.ping_domain().await.err(),
+            (true, None) => Some("Samba does not run".to_owned()),
+        };
+        Some(SmbDomain {
+            realm: domain.realm().to_owned(),
+            joined,
+            problem,
+        })
+    }
+
     /// Returns what clients do now.
     pub(crate) async fn status(&self) -> SmbStatus {
         let report = locked(&self.report).clone();
@@ -231,6 +267,7 @@ impl Smb {
             version: report.version,
             problems: report.trouble.into_iter().collect(),
             mdns: self.advertisement.status().await,
+            domain: self.domain_status(report.tools.as_ref()).await,
             shares: shares.values().map(Wanted::view).collect(),
             ..SmbStatus::default()
         };
@@ -448,7 +485,13 @@ impl Smb {
         }
     }
 
-    async fn write(&self, served: &Served) -> Result<(), String> {
+    async fn write(&self, served: &mut Served) -> Result<(), String> {
+        let domain = domain_of(&self.settings);
+        let joined = match domain {
+            Some(domain) if domain::has_joined(&self.directory, &domain).await => Some(domain),
+            _ => None,
+        };
+        served.is_member = joined.is_some();
         let service = Service {
             port: self.settings.port,
             addresses: &served.addresses,
@@ -462,6 +505,7 @@ impl Smb {
             },
             clients_max: self.settings.clients_max,
             asks_real_names: process::has_module(configuration::REAL_NAME_MODULE).await,
+            domain: joined.as_ref(),
         };
         let shares: Vec<SharedDataset> = served.shares.values().map(|w| w.share.clone()).collect();
         let text = configuration::text(&service, &shares);
@@ -489,6 +533,7 @@ impl Smb {
         let first = addresses.first().copied();
         let supervised = Supervised {
             directory: self.directory.clone(),
+            is_member: served.is_member,
             port: self.settings.port,
             listens: if addresses.is_empty() {
                 vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
@@ -515,6 +560,7 @@ impl Smb {
 /// What the task that keeps Samba running knows.
 struct Supervised {
     directory: PathBuf,
+    is_member: bool,
     port: u16,
     listens: Vec<IpAddr>,
     connects: IpAddr,
@@ -551,7 +597,7 @@ impl Supervised {
         self.look_for_others()?;
         let mut groups = String::new();
         process::write_groups(&self.directory, &mut groups).await?;
-        let mut process = Process::start(&self.directory).await?;
+        let mut process = Process::start(&self.directory, self.is_member).await?;
         let outcome = tokio::select! {
             ready = self.ready() => ready,
             how = process.ended() => Err(self.ended_by_itself(&how).await),

@@ -16,6 +16,7 @@ use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use manage::samba::configuration::{CONFIGURATION, LOCKS, LOCKS_AT, LOG};
+use manage::samba::domain;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::sync::oneshot;
 
@@ -31,6 +32,16 @@ pub(super) const MOUNTS: &str = "mounts";
 const GROUPS: &str = "group";
 /// Where that is.
 const GROUPS_AT: &str = "/etc/group";
+/// What follows the service's directory where `winbindd` runs beside `smbd`.
+const WITH_WINBIND: &str = "winbind";
+/// Where `winbindd` is asked, in the service's directory, and where those who ask look for it.
+const WINBIND: &str = "winbindd";
+const WINBIND_AT: &str = "/run/samba/winbindd";
+/// What says where users and groups are looked up, in the service's directory, and where it is looked for.
+const NAME_SERVICES: &str = "nsswitch.conf";
+const NAME_SERVICES_AT: &str = "/etc/nsswitch.conf";
+/// How long a domain controller may take to answer whether it is there.
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long `smbd` may take to end when it is asked to.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the daemon waits for that, and for the rest to go.
@@ -49,11 +60,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `smbd` with the configuration in the service's directory.
+    /// Starts `smbd` with the configuration in the service's directory, of a member of a domain with `winbindd`.
     ///
     /// # Errors
     /// The processes cannot be started.
-    pub(super) async fn start(directory: &Path) -> Result<Self, String> {
+    pub(super) async fn start(directory: &Path, is_member: bool) -> Result<Self, String> {
         let at = directory.to_owned();
         let spawn = move || -> std::io::Result<_> {
             // Our own program by the process, not by its path: it may have been replaced meanwhile.
@@ -63,6 +74,7 @@ impl Process {
                 .args(["--mount", "--pid", "--fork", "--kill-child=KILL"])
                 .args(["--propagation", "slave", &own, COMMAND])
                 .arg(&at)
+                .args(is_member.then_some(WITH_WINBIND))
                 .current_dir("/")
                 // ^C at a terminal is not for it, and what Samba sends to its group not for the daemon.
                 .process_group(0)
@@ -167,18 +179,36 @@ impl Tools {
     pub(super) async fn control(&self, words: &[&str]) -> Result<(), String> {
         let mut arguments = vec!["smbd"];
         arguments.extend(words);
-        self.run("smbcontrol", &arguments).await.map(drop)
+        self.run(self.words("smbcontrol", &arguments))
+            .await
+            .map(drop)
     }
 
     /// Returns what `smbstatus` prints as JSON.
     pub(super) async fn status(&self) -> Result<String, String> {
-        self.run("smbstatus", &["--json"]).await
+        self.run(self.words("smbstatus", &["--json"])).await
     }
 
-    async fn run(&self, program: &'static str, arguments: &[&str]) -> Result<String, String> {
+    /// Asks whether a controller of the domain answers.
+    pub(super) async fn ping_domain(&self) -> Result<(), String> {
+        let asked = self.run(vec!["wbinfo".into(), "--ping-dc".into()]);
+        match tokio::time::timeout(PING_TIMEOUT, asked).await {
+            Ok(answer) => answer.map(drop),
+            Err(_) => Err("no domain controller answers".to_owned()),
+        }
+    }
+
+    fn words(&self, program: &str, arguments: &[&str]) -> Vec<OsString> {
         let configuration = self.directory.join(CONFIGURATION);
         let mut words: Vec<OsString> = vec![program.into(), "-s".into(), configuration.into()];
         words.extend(arguments.iter().map(OsString::from));
+        words
+    }
+
+    /// Runs a program of Samba's, the first of these words.
+    async fn run(&self, words: Vec<OsString>) -> Result<String, String> {
+        let program = PathBuf::from(&words[0]);
+        let name = program.display().to_string();
         let outer = self.pid.as_raw_nonzero();
         let run = move || -> Result<String, String> {
             let children = std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
@@ -195,10 +225,10 @@ impl Tools {
                 Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             } else {
                 let said = String::from_utf8_lossy(&output.stderr);
-                Err(format!("{program}: {}", said.trim()))
+                Err(format!("{name}: {}", said.trim()))
             }
         };
-        paths::call(Path::new(program), run).await?
+        paths::call(&program, run).await?
     }
 }
 
@@ -255,9 +285,9 @@ pub(super) async fn last_words(directory: &Path) -> String {
     paths::call(directory, read).await.unwrap_or_default()
 }
 
-/// Runs the first process of Samba's namespaces until `smbd` or the daemon has ended.
-pub(crate) fn main(directory: &str) -> ExitCode {
-    match run(Path::new(directory)) {
+/// Runs the first process of Samba's namespaces until `smbd`, `winbindd` or the daemon has ended.
+pub(crate) fn main(directory: &str, is_member: bool) -> ExitCode {
+    match run(Path::new(directory), is_member) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{error}");
@@ -266,35 +296,76 @@ pub(crate) fn main(directory: &str) -> ExitCode {
     }
 }
 
-fn run(directory: &Path) -> Result<ExitCode, String> {
-    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
+fn failed(what: &str, error: &std::io::Error) -> String {
+    format!("{what}: {error}")
+}
+
+/// Starts a program of Samba's.
+fn start(program: &str, flags: &[&str], directory: &Path) -> Result<Pid, String> {
+    let child = Command::new(program)
+        .args(flags)
+        .arg("-s")
+        .arg(directory.join(CONFIGURATION))
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| failed(program, &error))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| format!("{program} has no process number"))
+}
+
+/// Has the users and groups of the domain be found in this namespace, and starts `winbindd`, which knows them.
+fn start_winbind(directory: &Path) -> Result<Pid, String> {
+    let at = directory.join(WINBIND);
+    std::fs::create_dir_all(&at).map_err(|error| failed(WINBIND, &error))?;
+    // winbindd refuses a directory that others may write to, and those who ask have to reach it.
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&at, readable).map_err(|error| failed(WINBIND, &error))?;
+    std::fs::create_dir_all(WINBIND_AT).map_err(|error| failed(WINBIND_AT, &error))?;
+    rustix::mount::mount_bind(&at, WINBIND_AT)
+        .map_err(|error| failed(WINBIND_AT, &error.into()))?;
+    let machine = std::fs::read_to_string(NAME_SERVICES_AT);
+    let machine = machine.map_err(|error| failed(NAME_SERVICES_AT, &error))?;
+    let own = directory.join(NAME_SERVICES);
+    std::fs::write(&own, domain::name_services(&machine))
+        .map_err(|error| failed(NAME_SERVICES, &error))?;
+    let readable = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&own, readable).map_err(|error| failed(NAME_SERVICES, &error))?;
+    rustix::mount::mount_bind(&own, NAME_SERVICES_AT)
+        .map_err(|error| failed(NAME_SERVICES_AT, &error.into()))?;
+    start(
+        "winbindd",
+        &["--foreground", "--no-process-group"],
+        directory,
+    )
+}
+
+fn run(directory: &Path, is_member: bool) -> Result<ExitCode, String> {
     // Outside of the namespace it lies in a directory that only root passes through.
     let readable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(directory.join(LOCKS), readable)
-        .map_err(|error| failed(LOCKS, error))?;
+        .map_err(|error| failed(LOCKS, &error))?;
     for (name, at) in [(MOUNTS, SHARES), (LOCKS, LOCKS_AT)] {
-        std::fs::create_dir_all(at).map_err(|error| failed(at, error))?;
+        std::fs::create_dir_all(at).map_err(|error| failed(at, &error))?;
         rustix::mount::mount_bind_recursive(directory.join(name), at)
-            .map_err(|error| failed(at, error.into()))?;
+            .map_err(|error| failed(at, &error.into()))?;
     }
     // A machine without this file has its groups elsewhere, and keeps them.
     if Path::new(GROUPS_AT).exists() {
         rustix::mount::mount_bind(directory.join(GROUPS), GROUPS_AT)
-            .map_err(|error| failed(GROUPS_AT, error.into()))?;
+            .map_err(|error| failed(GROUPS_AT, &error.into()))?;
     }
-    let smbd = Command::new("smbd")
-        .args(["--foreground", "-s"])
-        .arg(directory.join(CONFIGURATION))
-        .stdin(Stdio::null())
-        .spawn()
-        .map_err(|error| failed("smbd", error))?;
-    let smbd = i32::try_from(smbd.id()).ok().and_then(Pid::from_raw);
-    let smbd = smbd.ok_or("smbd has no process number")?;
+    let winbind = match is_member {
+        true => Some(start_winbind(directory)?),
+        false => None,
+    };
+    let smbd = start("smbd", &["--foreground"], directory)?;
     std::thread::spawn(move || {
         let mut byte = [0];
         // Nothing comes: the other end is closed, by will or because the daemon is gone.
         let _ = std::io::stdin().lock().read(&mut byte);
-        let _ = kill_process(smbd, Signal::TERM);
+        for process in [Some(smbd), winbind].into_iter().flatten() {
+            let _ = kill_process(process, Signal::TERM);
+        }
         std::thread::sleep(END_TIMEOUT);
         std::process::exit(0);
     });
@@ -305,8 +376,10 @@ fn run(directory: &Path) -> Result<ExitCode, String> {
                 let code = status.exit_status().unwrap_or(1);
                 return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
             }
+            // Users of the domain could not log in: both are started anew.
+            Ok(Some((pid, _))) if Some(pid) == winbind => return Err("winbindd ended".to_owned()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("waiting for smbd", error.into())),
+            Err(error) => return Err(failed("waiting for smbd", &error.into())),
         }
     }
 }
