@@ -33,15 +33,15 @@ impl TxgTimeList {
         let (&[head, tail, length], entries) = words
             .first_chunk::<{ Self::WORDS }>()?
             .split_first_chunk::<HEADER_WORDS>()?;
-        let max = TXG_TIMES_MAX as u64;
-        if head >= max || length > max || (head + length) % max != tail {
+        let place = |word: u64| usize::try_from(word).ok();
+        let (head, tail, length) = (place(head)?, place(tail)?, place(length)?);
+        let fits = head < TXG_TIMES_MAX && length <= TXG_TIMES_MAX;
+        if !fits || (head + length) % TXG_TIMES_MAX != tail {
             return None;
         }
-        let places = (head..head + length).map(|place| (place % max) as usize * 2);
-        let list = places.map(|at| TxgTime {
-            time: entries[at],
-            txg: entries[at + 1],
-        });
+        let (pairs, _) = entries.as_chunks::<2>();
+        let in_order = pairs.iter().cycle().skip(head).take(length);
+        let list = in_order.map(|&[time, txg]| TxgTime { time, txg });
         Some(Self(list.collect()))
     }
 
