@@ -161,7 +161,7 @@ fn a_power_cut_during_a_split_loses_nothing() {
             pool.export().await.expect("export");
         });
         let runtime = world.boot();
-        world.plan_cut_at_write(rng.below(300) + 1);
+        world.plan_cut_at_write(rng.below(360) + 1);
         let ended = world.run_on(&runtime, async |handle| {
             let pool = import(&handle, 4).await;
             let spec = SplitSpec {

@@ -244,7 +244,7 @@ mod tests {
         zpool split :gLR:lno:P
         zpool initialize csuw cancel suspend uninit wait
         zpool resilver -
-        zpool scrub spweC
+        zpool scrub spweCE:S:
         zpool trim cdr:sw cancel secure rate: suspend wait
         zpool import :aCc:d:DEfFlmnNo:R:stT:VX rewind-to-checkpoint
         zpool export afF

@@ -209,13 +209,10 @@ pub(super) const MOUNT_HELPER: Command = Command {
     ],
     examples: &[
         (
-            "mount -t zfs -o ro tank/www /srv/www",
-            "with the link, a file system that has mountpoint=legacy",
+            "sanbox mount.zfs -o ro tank/www /srv/www",
+            "what 'mount -t zfs -o ro tank/www /srv/www' does with the link",
         ),
-        (
-            "sanbox mount.zfs tank/www@monday /mnt",
-            "the same without it, a snapshot",
-        ),
+        ("sanbox mount.zfs tank/www@monday /mnt", "a snapshot"),
     ],
     ..Command::NEW
 };
