@@ -129,6 +129,14 @@ async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<DeviceLabels> {
     devices
 }
 
+/// Returns the guid of the device at a path, by its labels; `None` where they name none.
+pub(crate) async fn guid_at(handle: &Handle, path: &Path) -> Result<Option<u64>, String> {
+    let labels = read_one(handle, path).await?;
+    Ok(labels
+        .current_config()
+        .and_then(|config| config.u64("guid")))
+}
+
 async fn read_one(handle: &Handle, path: &Path) -> Result<LabelSet, String> {
     let disk = handle
         .open_disk(path, DiskMode::ReadOnly)

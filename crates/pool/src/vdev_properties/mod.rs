@@ -8,6 +8,7 @@
 mod table;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use vdev::{ErrorBurst, ErrorLimits, TreeConfig, VdevConfig, VdevError, VdevKind}
 pub use self::table::{VDEV_PROPERTIES, VdevPropertyInfo};
 use crate::PoolError;
 use crate::create::ROOT_ZAP;
+use crate::discover;
 use crate::pool::{ImportedPool, Pool};
 use crate::properties::get::text_entry;
 use crate::properties::stored::{StoredValue, of_users};
@@ -86,6 +88,7 @@ impl Pool {
         match name {
             "allocating" => self.0.check_allocating(guid, on)?,
             "sit_out" => return self.0.sit_out(guid, on),
+            "path" => return self.0.set_path(guid, value).await,
             "autosit" => self.0.check_has_parity(guid)?,
             _ => {}
         }
@@ -187,6 +190,40 @@ impl ImportedPool {
             };
             PoolError::Invalid(why.to_owned())
         })
+    }
+
+    /// Has a device go by another path, at which it is.
+    // OpenZFS: module/zfs/vdev.c, vdev_prop_set (VDEV_PROP_PATH)
+    async fn set_path(self: &Rc<Self>, guid: Guid, value: &str) -> Result<(), PoolError> {
+        let refuse = |why: &str| Err(PoolError::Invalid(why.to_owned()));
+        let tree = self.tree().config();
+        let is_device = tree
+            .leaves()
+            .iter()
+            .any(|leaf| leaf.guid == guid && leaf.path.is_some());
+        if !is_device {
+            return refuse(NOT_SUPPORTED);
+        }
+        let path = Path::new(value);
+        if !path.is_absolute() {
+            return refuse(&format!("'{value}' must be an absolute path"));
+        }
+        match discover::guid_at(self.handle(), path).await {
+            Ok(Some(found)) if found == guid.0 => {}
+            Ok(_) => return refuse(&format!("the device at '{value}' is another one")),
+            Err(why) => return refuse(&format!("'{value}': {why}")),
+        }
+        let path = value.to_owned();
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let text = format!("vdev_guid={}: path={path}", guid.0);
+            imported.tree().update_config(guid, |vdev| {
+                vdev.path = Some(path);
+                vdev.open_path = None;
+            });
+            imported.dirty_config();
+            imported.log_internal("vdev set", &text, &tx).await
+        })
+        .await
     }
 
     /// Refuses what is for top-level vdevs with parity.
@@ -365,6 +402,9 @@ impl Seen<'_> {
         use PropertyValue::{Absent, Number, Text};
         if info.name == "allocating" && !self.is_root && !self.is_top {
             return (Absent, PropertySource::None);
+        }
+        if info.name == "path" {
+            return self.shown(info);
         }
         if info.name == "sit_out" {
             let word = self.sits_out.map(|out| if out { "on" } else { "off" });

@@ -56,7 +56,7 @@ pub const VDEV_PROPERTIES: &[VdevPropertyInfo] = &[
     shown("fragmentation", PropertyKind::Percent, "<percent>"),
     shown("bootsize", PropertyKind::Bytes, "<size>"),
     shown("parity", PropertyKind::Number, "<parity>"),
-    shown("path", PropertyKind::Text, "<device-path>"),
+    set("path", PropertyKind::Text, "<device-path>"),
     shown("devid", PropertyKind::Text, "<devid>"),
     shown("physpath", PropertyKind::Text, "<physpath>"),
     shown("encpath", PropertyKind::Text, "<encpath>"),

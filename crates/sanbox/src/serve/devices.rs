@@ -32,6 +32,7 @@ use crate::appliance::context::Context;
 use crate::appliance::followed::{FollowedDatasets, ServedPool};
 use crate::logging::DEVICES;
 use crate::paths;
+use crate::redacted::is_redacted;
 use crate::serve::fuse::Mounts;
 
 /// Where the links are.
@@ -141,7 +142,7 @@ async fn snapshots(pool: &PoolHandle, volume: &str) -> Vec<DatasetInfo> {
 impl Devices {
     /// The devices of no volume yet; the guard of `mounts` sees to their mount, too.
     pub(crate) fn new(context: &Arc<Context>, mounts: &Arc<Mounts>) -> Self {
-        let properties = ["volsize", "readonly", "volmode", "snapdev"];
+        let properties = ["volsize", "readonly", "volmode", "snapdev", "redacted"];
         Self {
             volumes: FollowedDatasets::new(&[DatasetKind::Volume], &properties, |_| true),
             mounts: Arc::downgrade(mounts),
@@ -214,8 +215,9 @@ impl Devices {
                     let property = info.property(name);
                     property.is_some_and(|property| property.value == Value::Number(number))
                 };
-                // volmode: 0 default, 1 full, 2 dev, 3 none.
-                if is("volmode", 3) {
+                // volmode: 0 default, 1 full, 2 dev, 3 none. What was received redacted has no device, as it is not mounted.
+                // OpenZFS: module/os/linux/zfs/zvol_os.c, zvol_os_create_minor
+                if is("volmode", 3) || is_redacted(&info) {
                     continue;
                 }
                 let read_only = pool.readonly() || is("readonly", 1);
