@@ -32,7 +32,8 @@ fn what_is_set_on_vdevs_is_stored_and_obeyed() {
     // A device goes by another of its paths, and by no other device's.
     check(
         "ln -s d0 link && zpool set path=$PWD/link tank $PWD/d0 && zpool get -H -o value path tank $PWD/link && \
-         zpool set path=$PWD/d1 tank $PWD/link 2>&1; zpool set path=d1 tank $PWD/link 2>&1; zpool set path=$PWD/no tank $PWD/link 2>&1 | cut -d: -f1,2; \
+         zpool set path=$PWD/d1 tank $PWD/link 2>&1; zpool set path=d1 tank $PWD/link 2>&1; \
+         zpool set path=$PWD/no tank $PWD/link 2>&1 | cut -d: -f1,2; \
          zpool sync tank && zdb -l $PWD/d1 | grep -c \"path: '$PWD/link'\" && zpool set path=$PWD/d0 tank $PWD/link",
         "DIR/link\ncannot set property path for DIR/link on tank: the device at 'DIR/d1' is another one\n\
          cannot set property path for DIR/link on tank: 'd1' must be an absolute path\n\

@@ -2,11 +2,14 @@
 //!
 //! A path that is no file and no call is a page of the console: the browser gets `index.html`, whose script shows the page.
 
+use std::io::Write as _;
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use sha2::{Digest as _, Sha256};
 
 use super::Problem;
@@ -16,7 +19,9 @@ struct Asset {
     path: &'static str,
     content_type: &'static str,
     bytes: &'static [u8],
-    /// Changes with the content (RFC 9110, 8.8.3).
+    /// The same for browsers that take gzip: a third of it.
+    small: Bytes,
+    /// Changes with the content (RFC 9110, 8.8.3); weak, since it is that of both forms.
     etag: String,
 }
 
@@ -31,9 +36,33 @@ impl Asset {
             path,
             content_type,
             bytes,
-            etag: format!("\"{digits}\""),
+            small: gzip(bytes),
+            etag: format!("W/\"{digits}\""),
         }
     }
+}
+
+fn gzip(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    // Nothing of it can fail in memory.
+    written.map(Bytes::from).unwrap_or_default()
+}
+
+/// Whether a client takes gzip (RFC 9110, 12.5.3).
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter();
+    let mut codings = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    codings.any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts
+            .next()
+            .is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let is_refused = |weight: &str| matches!(weight, "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
+        is_gzip && !parts.any(is_refused)
+    })
 }
 
 macro_rules! built {
@@ -82,14 +111,20 @@ pub(super) async fn serve(
         (header::ETAG, asset.etag.as_str()),
         // Kept, and asked for each time: an update of the program is seen at once.
         (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "accept-encoding"),
     ];
     let known = headers.get_all(header::IF_NONE_MATCH).iter();
     let is_known = known.filter_map(|value| value.to_str().ok()).any(|value| {
         let mut tags = value.split(',');
-        tags.any(|tag| tag.trim().trim_start_matches("W/") == asset.etag)
+        let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+        tags.any(|tag| bare(tag) == bare(&asset.etag))
     });
     if is_known {
         return Ok((StatusCode::NOT_MODIFIED, answered).into_response());
+    }
+    if takes_gzip(&headers) && !asset.small.is_empty() {
+        let encoding = [(header::CONTENT_ENCODING, "gzip")];
+        return Ok((answered, encoding, asset.small.clone()).into_response());
     }
     Ok((answered, Bytes::from_static(asset.bytes)).into_response())
 }
@@ -108,6 +143,24 @@ mod tests {
         for nothing in ["/api/v1/nothing", "/api", "/robots.txt", "/../etc/passwd"] {
             assert_eq!(path(nothing), None, "{nothing}");
         }
+    }
+
+    #[test]
+    fn gzip_is_for_those_who_take_it() {
+        let takes = |value: &str| {
+            let mut headers = HeaderMap::new();
+            let value = value.parse().expect("a header");
+            headers.insert(header::ACCEPT_ENCODING, value);
+            takes_gzip(&headers)
+        };
+        assert!(takes("gzip, deflate, br") && takes("br;q=1.0, GZIP;q=0.8"));
+        assert!(!takes("identity") && !takes("gzip;q=0") && !takes_gzip(&HeaderMap::new()));
+        let script = find("/app.js").expect("the script");
+        let mut open = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(&script.small[..]);
+        std::io::Read::read_to_end(&mut decoder, &mut open).expect("gzip");
+        assert_eq!(open, script.bytes);
+        assert!(script.small.len() * 2 < script.bytes.len());
     }
 
     /// A page whose script or style is not among the files would be empty.
