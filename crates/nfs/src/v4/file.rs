@@ -531,13 +531,16 @@ impl Compound<'_> {
 
     /// Where the file system of a share is, or the tree above the shares, if it is asked for.
     fn locations(&self, bits: Bitmap, share: Option<u64>) -> Option<Locations> {
+        // Asked for once a mount, while every look at attributes comes by here.
+        if !bits.contains(attribute::number::FS_LOCATIONS) {
+            return None;
+        }
         let exports = self.server.exports();
         let served = share.and_then(|guid| exports.get(&guid));
-        bits.contains(attribute::number::FS_LOCATIONS)
-            .then(|| Locations {
-                path: served.map_or_else(String::new, |served| served.export.path.clone()),
-                addresses: self.server.addresses(),
-            })
+        Some(Locations {
+            path: served.map_or_else(String::new, |served| served.export.path.clone()),
+            addresses: self.server.addresses(),
+        })
     }
 
     pub(super) fn pseudo_attr(&self, node: NodeId) -> Attr {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ondisk::Txg;
-use runtime::{DiskError, IoBuf};
+use runtime::{DiskError, Instant, IoBuf};
 
 use super::map::{Column, Map};
 use super::solve::{self, Held};
@@ -61,8 +61,9 @@ impl Tree {
         let map = Arc::new(top.map(at));
         let suspect = self.suspect(at);
         let mut reading = Reading::new(map, expected);
-        top.watch_latencies(self.now());
-        let avoided = self.avoided(top, &reading, at, class);
+        let now = self.now();
+        top.watch_latencies(now);
+        let avoided = avoided(top, &reading, at, class, now);
         if !self
             .read_enough(top, &mut reading, &avoided, at, class)
             .await
@@ -104,25 +105,6 @@ impl Tree {
         self.repair_columns(top, &suspect, &reading.map, &block, &bad)
             .await;
         Ok(value)
-    }
-
-    /// The places that are not read at first: that may lack the block, or sit out, if parity can stand in for them.
-    fn avoided(&self, top: &Top, reading: &Reading, at: Location, class: IoClass) -> Vec<usize> {
-        let doubtful = top.doubtful_slots(at.born);
-        // What mends devices looks at all of them.
-        if !matches!(class, IoClass::Scrub | IoClass::Rebuild) {
-            let mut avoided = top.sitting_slots(self.now());
-            if !avoided.is_empty() {
-                avoided.extend(&doubtful);
-                if reading.can_do_without(&avoided) {
-                    return avoided;
-                }
-            }
-        }
-        match reading.can_do_without(&doubtful) {
-            true => doubtful,
-            false => top.closed_slots(),
-        }
     }
 
     /// [`Tree::scrub`] for blocks with parity: every column of every leaf, parity included.
@@ -441,6 +423,25 @@ impl Tree {
             suspect.write_repairs(shadows).await;
         }
         repaired
+    }
+}
+
+/// The places that are not read at first: that may lack the block, or sit out, if parity can stand in for them.
+fn avoided(top: &Top, reading: &Reading, at: Location, class: IoClass, now: Instant) -> Vec<usize> {
+    let doubtful = top.doubtful_slots(at.born);
+    // What mends devices looks at all of them.
+    if !matches!(class, IoClass::Scrub | IoClass::Rebuild) {
+        let mut avoided = top.sitting_slots(now);
+        if !avoided.is_empty() {
+            avoided.extend(&doubtful);
+            if reading.can_do_without(&avoided) {
+                return avoided;
+            }
+        }
+    }
+    match reading.can_do_without(&doubtful) {
+        true => doubtful,
+        false => top.closed_slots(),
     }
 }
 
