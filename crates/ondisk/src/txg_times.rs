@@ -93,17 +93,22 @@ impl TxgTimes {
         [&self.minutes, &self.days, &self.months]
     }
 
-    /// Adds an entry to the coarsest list that is due. One that is older than what is there, because a clock was set back, is
-    /// left out.
-    pub fn add(&mut self, entry: TxgTime) {
+    /// Adds an entry to the coarsest list that is due; returns the name of that list and what it is now. One that is older than
+    /// what is there, because a clock was set back, is left out.
+    pub fn add(&mut self, entry: TxgTime) -> Option<(&'static str, &TxgTimeList)> {
         let since = |list: &TxgTimeList| entry.time.checked_sub(list.newest());
-        if since(&self.months).is_some_and(|seconds| seconds >= MONTH_S) {
-            self.months.push(entry);
+        let [minutes, days, months] = Self::NAMES;
+        let (name, list) = if since(&self.months).is_some_and(|seconds| seconds >= MONTH_S) {
+            (months, &mut self.months)
         } else if since(&self.days).is_some_and(|seconds| seconds >= DAY_S) {
-            self.days.push(entry);
+            (days, &mut self.days)
         } else if since(&self.minutes).is_some() {
-            self.minutes.push(entry);
-        }
+            (minutes, &mut self.minutes)
+        } else {
+            return None;
+        };
+        list.push(entry);
+        Some((name, list))
     }
 
     /// Returns the newest txg that was noted at or before `time`; `None` when nothing is known of a time as old.

@@ -37,18 +37,17 @@ impl ImportedPool {
             return Ok(());
         }
         scan.txg_time_due.set(now.saturating_add(NOTED_EVERY_S));
-        let before = scan.txg_times.borrow().clone();
-        scan.txg_times.borrow_mut().add(TxgTime {
+        let entry = TxgTime {
             time: now,
             txg: tx.txg().0,
-        });
-        let after = scan.txg_times.borrow().clone();
-        let lists = after.lists().into_iter().zip(before.lists());
-        for (name, (list, old)) in TxgTimes::NAMES.into_iter().zip(lists) {
-            if list != old {
-                let value = zap::ZapValue::U64(list.to_words());
-                zap::update(self.mos(), DIRECTORY, name, &value, tx).await?;
-            }
+        };
+        let changed = scan
+            .txg_times
+            .borrow_mut()
+            .add(entry)
+            .map(|(name, list)| (name, zap::ZapValue::U64(list.to_words())));
+        if let Some((name, value)) = changed {
+            zap::update(self.mos(), DIRECTORY, name, &value, tx).await?;
         }
         Ok(())
     }
