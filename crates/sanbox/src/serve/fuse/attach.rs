@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use fuser::{Config, Session};
+use fuser::{Config, MountOption, Session};
 use rustix::mount::{MountFlags as KernelFlags, UnmountFlags, mount, unmount};
 
 use super::MountFlags;
@@ -24,11 +24,12 @@ const DEVICE: &str = "/dev/fuse";
 pub(super) fn begin(
     adapter: Adapter,
     at: &Path,
-    source: &str,
+    source: String,
     flags: MountFlags,
-    config: Config,
+    mut config: Config,
 ) -> io::Result<Session<Adapter>> {
     if !rustix::process::geteuid().is_root() {
+        config.mount_options = options_of_a_user(source, flags);
         return Session::new(adapter, at, &config);
     }
     let mode = std::fs::metadata(at)?.mode();
@@ -40,7 +41,7 @@ pub(super) fn begin(
     );
     let options = CString::new(options)?;
     mount(
-        source,
+        source.as_str(),
         at,
         "fuse",
         kernel_flags(flags),
@@ -51,6 +52,27 @@ pub(super) fn begin(
         let _ = unmount(at, UnmountFlags::DETACH);
     }
     begun
+}
+
+/// What the helper program is asked for: it allows neither devices nor programs of other users.
+fn options_of_a_user(source: String, flags: MountFlags) -> Vec<MountOption> {
+    vec![
+        MountOption::FSName(source),
+        MountOption::Subtype("zfs".to_owned()),
+        MountOption::DefaultPermissions,
+        if flags.readonly {
+            MountOption::RO
+        } else {
+            MountOption::RW
+        },
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        if flags.no_exec {
+            MountOption::NoExec
+        } else {
+            MountOption::Exec
+        },
+    ]
 }
 
 /// The kernel's flags of a mount.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use engine::property::Property;
 use engine::{FileLocks, FsHandle};
-use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
+use fuser::{Config, SessionACL, SessionUnmounter};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
@@ -264,35 +264,7 @@ impl Mounts {
             false => dataset.to_owned(),
         };
         let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(name.clone()),
-            MountOption::Subtype("zfs".to_owned()),
-            MountOption::DefaultPermissions,
-            if flags.readonly {
-                MountOption::RO
-            } else {
-                MountOption::RW
-            },
-        ];
         // Others may look only where the kernel allows it: always for root.
-        let (devices, setuid) = (is_root && !flags.no_devices, is_root && !flags.no_setuid);
-        config.mount_options.extend([
-            if devices {
-                MountOption::Dev
-            } else {
-                MountOption::NoDev
-            },
-            if setuid {
-                MountOption::Suid
-            } else {
-                MountOption::NoSuid
-            },
-            if flags.no_exec {
-                MountOption::NoExec
-            } else {
-                MountOption::Exec
-            },
-        ]);
         config.acl = if is_root {
             SessionACL::All
         } else {
@@ -303,7 +275,7 @@ impl Mounts {
         config.clone_fd = threads > 1;
         let (at, guard) = (point.clone(), self.guard());
         let begun = paths::call(&point, move || -> io::Result<_> {
-            let session = attach::begin(adapter, &at, &name, flags, config)?;
+            let session = attach::begin(adapter, &at, name, flags, config)?;
             let connection = paths::connection_at(&at);
             if let (Some(guard), Some(connection)) = (&guard, connection) {
                 guard.add(connection);
@@ -546,18 +518,17 @@ impl Mounts {
 
     /// Waits until a mount has ended.
     async fn mount_ended(&self, number: u64) {
-        let is_held = || self.locked().iter().any(|mount| mount.number == number);
-        let mut changes = self.ended.subscribe();
-        while is_held() {
-            if changes.changed().await.is_err() {
-                return;
-            }
-        }
+        self.wait_while_held(|mount| mount.number == number).await;
     }
 
     /// Waits until a dataset's mounts have ended.
     pub(crate) async fn ended(&self, guid: u64) {
-        let is_held = || self.locked().iter().any(|mount| mount.guid == guid);
+        self.wait_while_held(|mount| mount.guid == guid).await;
+    }
+
+    /// Waits until no mount is left that `which` says.
+    async fn wait_while_held(&self, which: impl Fn(&Mounted) -> bool) {
+        let is_held = || self.locked().iter().any(&which);
         let mut changes = self.ended.subscribe();
         while is_held() {
             if changes.changed().await.is_err() {
