@@ -246,7 +246,7 @@ pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) 
         "zfs" => zfs::run(&mut session, arguments).await,
         _ => sanbox::run(&mut session, arguments).await,
     };
-    if tool == "zfs" {
+    if tool == "zfs" && manage::commands::is_change(tool, arguments) {
         session.appliance.snapshots_changed().await;
     }
     let flushed = session.out.flush().await;
