@@ -9,6 +9,8 @@
 # env: SANBOX (default target/release/sanbox)   FIO a fio with the nfs engine (tests/bench/fio.sh builds one)
 #      WORK  a directory on a disk (default /var/tmp)   SECONDS_EACH (default 4)   ROWS  file to which the rows are added
 #      ROUND0  number of the first round (default 1)    ZFSFUSE  a directory with an unpacked zfs-fuse
+#      WORKLOADS  a regular expression: only those that match (fio's by name, such as randread-8k-1; nfsbench's by kind and depth, such as sync-32,
+#              commit-1, meta-8). Reads need a file that write-1m has written.
 #      BEFORE  another build of this server, measured in ganesha's place: what a change cost
 # Needs root, rpcbind, iperf3, gcc, libnfs-dev and, without BEFORE, nfs-ganesha with its VFS module; runs in a network of its own, so that no port is
 # in the way. Prints: round, server, workload, operations a second, microseconds of the server's CPU an operation, 99th percentile of
@@ -31,6 +33,7 @@ load() { cut -d' ' -f1 /proc/loadavg; }
 # small SERVER URL QD NFSBENCH-ARGUMENT...: a row for each workload that nfsbench prints.
 small() {
   local name=$1 url=$2 depth=$3 before after lines; shift 3
+  [[ "$1-$depth" =~ ${WORKLOADS:-.} ]] || return 0
   before=$(ticks); timeout -k 2 $((seconds * 2 + 40)) "$w/nfsbench" "$url" "$@" >"$w/out" 2>"$w/err" || tail -1 "$w/err" >&2
   after=$(ticks); lines=$(wc -l <"$w/out")
   while read -r workload value unit _ p99; do
@@ -44,6 +47,7 @@ small() {
 # measure SERVER WORKLOAD URL FIO-OPTION...
 measure() {
   local name=$1 workload=$2 url=$3 before after try=1; shift 3
+  [[ $workload =~ ${WORKLOADS:-.} ]] || return 0
   while :; do
     before=$(ticks)
     # Where the last answer of a job is still coming in when the time is over, fio's nfs engine (libnfs) drops the connection and

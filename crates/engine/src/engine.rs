@@ -12,7 +12,7 @@ use pool::{
     Candidate, Discovery, EventLog, HostIdentity, ImportPolicy, MultihostTuning, Pool, PoolSpec,
     Rewound,
 };
-use runtime::Handle;
+use runtime::{Handle, Turns};
 use zpl::ReclaimGrace;
 
 use crate::dataset::{fill_root, parse_settings};
@@ -426,7 +426,7 @@ impl Engine {
             Box::pin(async move {
                 match opening(handle.clone()).await {
                     Ok(pool) => {
-                        let context = PoolContext::new(handle, pool, reclaims);
+                        let context = PoolContext::new(handle.clone(), pool, reclaims);
                         let pool = &context.pool;
                         let facts = PoolFacts {
                             name: pool_name,
@@ -436,19 +436,25 @@ impl Engine {
                             rewound: pool.rewound(),
                             replays: context.replays.clone(),
                         };
-                        came_up.send(Ok((facts, context.fast_path.clone())));
-                        context.serve(receiver).await;
+                        let turns = Turns::of(&handle);
+                        let by_others = turns.are_taken();
+                        came_up.send(Ok((facts, context.fast_path.clone(), turns)));
+                        let serving = context.serve(receiver);
+                        match by_others {
+                            true => handle.spawn("mailbox", serving).await,
+                            false => serving.await,
+                        }
                     }
                     Err(error) => came_up.send(Err(error)),
                 }
             })
         });
         self.start_thread(&name, body)?;
-        let (facts, fast_path) = reply.await.map_err(|_| EngineError::PoolClosed)??;
+        let (facts, fast_path, turns) = reply.await.map_err(|_| EngineError::PoolClosed)??;
         let watches = Watches::new(fast_path.delegations.clone());
         let admin = self.0.admin_snapshots.load(Ordering::Relaxed);
         watches.admin_snapshots.store(admin, Ordering::Relaxed);
-        let mailbox = PoolMailbox::new(sender, Arc::new(watches), fast_path);
+        let mailbox = PoolMailbox::new(sender, turns, Arc::new(watches), fast_path);
         let handle = PoolHandle::new(mailbox, facts);
         self.pools_mut().imported.insert(name, handle.clone());
         Ok(handle)

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::Handle;
-use runtime::mailbox::{Receiver, Sender};
+use runtime::mailbox::{Receiver, Sender, TrySendError};
 use runtime::reply::ReplySender;
 use runtime::sync::{Permit, Semaphore};
+use runtime::{Handle, Turns};
 use zpl::{Fs, FsError, FsOptions, ReclaimGrace};
 use zvol::{Volume, VolumeOptions};
 
@@ -96,6 +96,7 @@ pub(crate) enum Message {
 #[derive(Clone)]
 pub(crate) struct PoolMailbox {
     sender: Sender<Message>,
+    turns: Turns,
     watches: Arc<Watches>,
     fast_path: Arc<FastPath>,
 }
@@ -114,11 +115,13 @@ impl PoolMailbox {
 
     pub(crate) fn new(
         sender: Sender<Message>,
+        turns: Turns,
         watches: Arc<Watches>,
         fast_path: Arc<FastPath>,
     ) -> Self {
         Self {
             sender,
+            turns,
             watches,
             fast_path,
         }
@@ -134,7 +137,7 @@ impl PoolMailbox {
         &self.watches
     }
 
-    /// Runs `work` on the pool's thread and returns its answer.
+    /// Runs `work` on the pool's thread, or on this one while that one sleeps, and returns its answer.
     ///
     /// # Errors
     /// Those of `work`; [`EngineError::PoolClosed`] when the pool is no longer imported.
@@ -154,11 +157,23 @@ impl PoolMailbox {
                 sender.send(answer);
             }));
         });
-        self.sender
-            .send(Message::Job(job))
-            .await
-            .map_err(|_| EngineError::PoolClosed)?;
-        reply.await.map_err(|_| EngineError::PoolClosed)?
+        let mut message = Some(Message::Job(job));
+        self.turns.take(|| {
+            let unsent = message.take().map(|message| self.sender.try_send(message));
+            message = match unsent {
+                Some(Err(TrySendError::Full(message) | TrySendError::Closed(message))) => {
+                    Some(message)
+                }
+                Some(Ok(())) | None => None,
+            };
+        });
+        if let Some(message) = message {
+            let sent = self.sender.send(message).await;
+            sent.map_err(|_| EngineError::PoolClosed)?;
+        }
+        let answer = reply.await;
+        self.turns.note_end();
+        answer.map_err(|_| EngineError::PoolClosed)?
     }
 
     /// Asks the pool's thread to end.

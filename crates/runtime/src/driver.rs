@@ -6,7 +6,9 @@
 //! Contract: every operation given to [`Driver::submit`] or [`Driver::offload`] comes back exactly once from
 //! [`Driver::wait`] with its token. The driver owns an operation's buffer until then.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +90,15 @@ pub trait Unpark: Send + Sync {
     fn unpark(&self);
 }
 
+/// What a driver sleeps in: apart from the driver, which other threads may use meanwhile (see `turns`).
+pub trait Sleeper {
+    /// Spins before the sleep, where that has been worth it.
+    fn spin(&mut self) {}
+
+    /// Sleeps as it was prepared, or until unparked.
+    fn sleep(&mut self);
+}
+
 /// The world. See the module documentation for the contract.
 pub trait Driver {
     /// Returns the monotonic time. Never goes back.
@@ -113,6 +124,29 @@ pub trait Driver {
     /// Appends completions to `done`, waiting for the first one until `until` (`None`: for ever). With an `until`
     /// that has passed it only looks. Also returns when unparked.
     fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> Waited;
+
+    /// Whether [`Driver::begin_wait`] does anything: a simulated thread sleeps in simulated time only.
+    fn sleeps_apart(&self) -> bool {
+        false
+    }
+
+    /// Prepares a [`Driver::wait`] in which the thread sleeps without using the driver: between this and [`Driver::end_wait`] other threads may
+    /// submit operations and offload jobs. `None`: there is nothing to sleep for, or this driver cannot do that.
+    fn begin_wait(&mut self, until: Option<Instant>) -> Option<Rc<RefCell<dyn Sleeper>>> {
+        let _ = until;
+        None
+    }
+
+    /// Ends what [`Driver::begin_wait`] began, as [`Driver::wait`] does.
+    fn end_wait(&mut self, done: &mut Vec<Completion>) -> Waited {
+        let _ = done;
+        Waited::Progress
+    }
+
+    /// Whether there is something to do that only the executor's thread can, such as giving operations to the kernel.
+    fn has_submissions(&self) -> bool {
+        false
+    }
 
     /// Chooses the next task out of `runnable` (at least 1) in order of becoming runnable.
     fn pick(&mut self, runnable: usize) -> usize {

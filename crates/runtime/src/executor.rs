@@ -7,7 +7,7 @@
 //! Does not know disks beyond passing operations to the driver.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -23,6 +23,7 @@ use thiserror::Error;
 use crate::driver::{
     Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
 };
+use crate::gate::Gate;
 use crate::slab::Slab;
 use crate::stats::{LONG_POLL, StallReport, StalledTask, Stats};
 use crate::time::{Instant, Timestamp};
@@ -36,6 +37,9 @@ const LOOK_AFTER: Duration = Duration::from_micros(100);
 /// Polls after which tasks of other threads are woken that were to be woken after the turn: what one of them is given then
 /// is worth its wake-up, and the first waits some ten microseconds longer at most.
 const POLLS_PER_TURN: usize = 16;
+/// Polls of a thread that takes a turn of another one's runtime: of the task that takes messages, of the one it spawns, and a few more. What
+/// is left is the other thread's.
+const POLLS_PER_VISIT: usize = 8;
 
 /// Why [`Runtime::run`] ended before its future.
 #[derive(Debug, Error)]
@@ -59,7 +63,9 @@ pub struct Handle {
     shared: Rc<Shared>,
 }
 
-struct Shared {
+/// What a runtime's tasks, handles and loop share. Used by one thread at a time: the runtime's own, or one that takes a turn while that one
+/// sleeps (`turns`).
+pub(crate) struct Shared {
     driver: RefCell<Box<dyn Driver>>,
     queue: Arc<RunQueue>,
     tasks: RefCell<Slab<TaskRecord>>,
@@ -68,6 +74,8 @@ struct Shared {
     stats: RefCell<Stats>,
     next_task: Cell<u64>,
     main_waiting_for: Cell<&'static str>,
+    /// Made when turns are to be taken.
+    gate: OnceCell<Arc<Gate<Self>>>,
 }
 
 struct TaskRecord {
@@ -176,13 +184,16 @@ impl RunQueue {
             }
         });
         if let Some(entry) = entry {
-            self.remote
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(entry);
-            self.remote_used.store(true, Ordering::Release);
+            self.leave([entry]);
             self.unpark.unpark();
         }
+    }
+
+    /// Leaves entries to the runtime's own thread.
+    fn leave(&self, entries: impl IntoIterator<Item = Entry>) {
+        let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        remote.extend(entries);
+        self.remote_used.store(true, Ordering::Release);
     }
 
     fn take_remote(&self) -> Vec<Entry> {
@@ -217,13 +228,9 @@ impl Drop for Entered<'_> {
         end_turn();
         let own =
             LOCAL.with(|local| std::mem::replace(&mut *local.borrow_mut(), self.outer.take()));
-        let mut remote = self
-            .queue
-            .remote
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        remote.extend(own.into_iter().flat_map(|own| own.entries));
-        self.queue.remote_used.store(true, Ordering::Release);
+        if let Some(own) = own.filter(|own| !own.entries.is_empty()) {
+            self.queue.leave(own.entries);
+        }
     }
 }
 
@@ -274,6 +281,7 @@ impl Runtime {
                 stats: RefCell::new(Stats::default()),
                 next_task: Cell::new(1),
                 main_waiting_for: Cell::new(""),
+                gate: OnceCell::new(),
             }),
         }
     }
@@ -328,32 +336,19 @@ impl Runtime {
                     break;
                 }
                 let Some(entry) = shared.pick() else { break };
-                let (number, name) = match &entry {
-                    Entry::Main => (0, "main"),
-                    Entry::Task(runnable) => (runnable.metadata().number, runnable.metadata().name),
-                };
-                shared.driver.borrow_mut().note_poll(number, name);
-                note_wait("something unnamed");
                 match entry {
                     Entry::Main => {
+                        shared.driver.borrow_mut().note_poll(0, "main");
+                        note_wait("something unnamed");
                         main.queued.store(false, Ordering::Release);
                         let poll = future.as_mut().poll(&mut Context::from_waker(&main_waker));
                         if let Poll::Ready(output) = poll {
                             return Ok(output);
                         }
                         shared.main_waiting_for.set(WAITING_FOR.with(Cell::get));
-                        now = shared.account_poll(name, now);
+                        now = shared.account_poll("main", now);
                     }
-                    Entry::Task(runnable) => {
-                        let slot = runnable.metadata().slot;
-                        runnable.run();
-                        now = shared.account_poll(name, now);
-                        // A finished task's slot may be free or (never within one poll) reused.
-                        if let Some(record) = shared.tasks.borrow_mut().get_mut(slot) {
-                            record.waiting_for = WAITING_FOR.with(Cell::get);
-                            record.since = now;
-                        }
-                    }
+                    Entry::Task(runnable) => (now, _) = shared.poll_task(runnable, now),
                 }
                 if poll % POLLS_PER_TURN == 0 {
                     end_turn();
@@ -366,7 +361,7 @@ impl Runtime {
             } else {
                 shared.timers.borrow().next_deadline()
             };
-            let waited = shared.driver.borrow_mut().wait(until, &mut done);
+            let waited = shared.wait(until, &mut done);
             now = shared.driver.borrow().now();
             shared.stats.borrow_mut().waits += 1;
             match waited {
@@ -493,6 +488,75 @@ impl Shared {
         })
     }
 
+    /// Polls a task once. Returns the time after that, and whether the task woke itself.
+    fn poll_task(&self, runnable: Runnable<TaskMeta>, before: Instant) -> (Instant, bool) {
+        let &TaskMeta { number, slot, name } = runnable.metadata();
+        self.driver.borrow_mut().note_poll(number, name);
+        note_wait("something unnamed");
+        let yielded = runnable.run();
+        let now = self.account_poll(name, before);
+        // A finished task's slot may be free or (never within one poll) reused.
+        if let Some(record) = self.tasks.borrow_mut().get_mut(slot) {
+            record.waiting_for = WAITING_FOR.with(Cell::get);
+            record.since = now;
+        }
+        (now, yielded)
+    }
+
+    /// Waits in the driver; while the thread sleeps there, others may take turns.
+    fn wait(&self, until: Option<Instant>, done: &mut Vec<Completion>) -> Waited {
+        let gate = self.gate.get().filter(|_| until != Some(Instant::ORIGIN));
+        let Some(gate) = gate else {
+            return self.driver.borrow_mut().wait(until, done);
+        };
+        let sleeper = self.driver.borrow_mut().begin_wait(until);
+        let Some(sleeper) = sleeper else {
+            return self.driver.borrow_mut().wait(until, done);
+        };
+        {
+            // Borrowed before the gate opens, so that a driver in use by others sees that.
+            let mut asleep = sleeper.borrow_mut();
+            asleep.spin();
+            // SAFETY: a sleeper uses nothing but what the driver lent it, which it does not use meanwhile. The loop around this holds no
+            // borrow of anything that tasks use.
+            unsafe { gate.open_while(self, || asleep.sleep()) };
+        }
+        self.driver.borrow_mut().end_wait(done)
+    }
+
+    /// A turn of another thread: calls `begin`, and runs a few of the tasks that become runnable by that. Returns whether the runtime's own
+    /// thread is needed for what came of it; `None`, without having called `begin`, when this thread runs a runtime.
+    pub(crate) fn visit(&self, begin: impl FnOnce()) -> Option<bool> {
+        if LOCAL.with(|local| local.borrow().is_some()) {
+            return None;
+        }
+        let deadline = self.timers.borrow().next_deadline();
+        {
+            let _entered = Entered::new(&self.queue);
+            begin();
+            let mut now = self.driver.borrow().now();
+            for _ in 0..POLLS_PER_VISIT {
+                match self.pick() {
+                    Some(Entry::Task(runnable)) => {
+                        let yielded;
+                        (now, yielded) = self.poll_task(runnable, now);
+                        // It waits for what other threads are about to ask for, such as commits that join one.
+                        if yielded {
+                            break;
+                        }
+                    }
+                    // The future is on the other thread's stack.
+                    Some(Entry::Main) => self.queue.leave([Entry::Main]),
+                    None => break,
+                }
+            }
+        }
+        let earliest = self.timers.borrow().next_deadline();
+        let is_earlier = earliest.is_some_and(|earliest| deadline.is_none_or(|at| earliest < at));
+        let has_entries = self.queue.remote_used.load(Ordering::Acquire);
+        Some(has_entries || is_earlier || self.driver.borrow().has_submissions())
+    }
+
     fn account_poll(&self, name: &'static str, before: Instant) -> Instant {
         let now = self.driver.borrow().now();
         let duration = now.since(before);
@@ -602,15 +666,18 @@ impl Handle {
         // In a box of its own: the block below would hold the future twice, as what it captures and as what it waits for, and
         // every step of starting it would copy that.
         let future = Box::pin(future);
-        let (runnable, task) = async_task::Builder::new()
-            .metadata(TaskMeta { number, slot, name })
-            .spawn_local(
+        let builder = async_task::Builder::new().metadata(TaskMeta { number, slot, name });
+        // SAFETY: future and schedule function are 'static, and the latter may be called and dropped by any thread. The future is polled and
+        // dropped by the runtime's thread, or by one that has entered its gate, of which there is one at a time.
+        let (runnable, task) = unsafe {
+            builder.spawn_unchecked(
                 move |_| async move {
                     let _ended = ended;
                     future.await
                 },
                 move |runnable| queue.push(Entry::Task(runnable)),
-            );
+            )
+        };
         if let Some(record) = self.shared.tasks.borrow_mut().get_mut(slot) {
             record.waker = runnable.waker();
         }
@@ -701,6 +768,17 @@ impl Handle {
     #[must_use]
     pub fn driver_name(&self) -> &'static str {
         self.shared.driver.borrow().name()
+    }
+
+    /// Returns the gate by which other threads take turns; `None` when this world has no sleep in which they could.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate<Shared>>> {
+        let sleeps = self.shared.driver.borrow().sleeps_apart();
+        let gate = || self.shared.gate.get_or_init(|| Arc::new(Gate::new()));
+        sleeps.then(|| Arc::clone(gate()))
+    }
+
+    pub(crate) fn unparker(&self) -> Arc<dyn Unpark> {
+        self.shared.queue.unpark.clone()
     }
 
     pub(crate) fn timers(&self) -> &RefCell<TimerQueue> {

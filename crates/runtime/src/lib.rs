@@ -18,6 +18,7 @@ mod disk;
 mod disk_types;
 mod driver;
 mod executor;
+mod gate;
 #[allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -33,6 +34,7 @@ pub mod sync;
 mod time;
 mod timer;
 mod timer_queue;
+mod turns;
 
 pub use arena::{
     give_back_free, give_back_idle, keep_free, prefault, register_at_most, wait_for_prefault,
@@ -41,7 +43,9 @@ pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout, waiting_as};
 pub use disk::Disk;
 pub use disk_types::{DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
-pub use driver::{Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
+pub use driver::{
+    Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Sleeper, Token, Unpark, Waited,
+};
 pub use executor::{
     COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait, noted_wait,
     wake_after_turn,
@@ -52,3 +56,4 @@ pub use reply::reply;
 pub use stats::{LONG_POLL, StallReport, StalledTask, Stats};
 pub use time::{Instant, Timestamp};
 pub use timer::Sleep;
+pub use turns::Turns;

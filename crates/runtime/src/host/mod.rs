@@ -17,6 +17,7 @@ use std::thread;
 
 use thiserror::Error;
 
+pub(crate) use clock::now;
 pub use peer::peer_groups;
 pub use spin::{SpinPolicy, SpinThenPark, block_thread_on, spin_then_park, spin_thread_on};
 pub use threads::Threads;

@@ -3,6 +3,8 @@
 //! Operations given at the same time run in no promised order. A flush covers the writes that completed before it was
 //! submitted, as everywhere.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use super::pool::Pool;
 use super::{HostConfig, clock};
 use crate::disk_types::{DiskError, DiskInfo};
 use crate::driver::{
-    Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
+    Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Sleeper, Token, Unpark, Waited,
 };
 use crate::time::{Instant, Timestamp};
 
@@ -172,6 +174,21 @@ pub(crate) fn run_compute(inbox: &Arc<Inbox<Finished>>, job: ComputeJob, token: 
     }));
 }
 
+/// Sleeps until a thread of the pool, or another one, has something.
+struct ThreadsSleeper {
+    parker: Arc<Parker>,
+    until: Option<Instant>,
+}
+
+impl Sleeper for ThreadsSleeper {
+    fn sleep(&mut self) {
+        if self.parker.prepare() {
+            let limit = self.until.map(|until| until.since(clock::now()));
+            self.parker.sleep(limit);
+        }
+    }
+}
+
 impl Driver for Threads {
     fn now(&self) -> Instant {
         clock::now()
@@ -198,12 +215,28 @@ impl Driver for Threads {
     }
 
     fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> Waited {
-        let parker: &Parker = &self.inbox.parker;
-        let now = clock::now();
-        if until.is_none_or(|until| until > now) && parker.prepare() {
-            parker.sleep(until.map(|until| until.since(now)));
+        if let Some(sleeper) = self.begin_wait(until) {
+            sleeper.borrow_mut().sleep();
         }
-        parker.finish();
+        self.end_wait(done)
+    }
+
+    fn sleeps_apart(&self) -> bool {
+        true
+    }
+
+    fn begin_wait(&mut self, until: Option<Instant>) -> Option<Rc<RefCell<dyn Sleeper>>> {
+        if until.is_some_and(|until| until <= clock::now()) {
+            return None;
+        }
+        Some(Rc::new(RefCell::new(ThreadsSleeper {
+            parker: self.inbox.parker.clone(),
+            until,
+        })))
+    }
+
+    fn end_wait(&mut self, done: &mut Vec<Completion>) -> Waited {
+        self.inbox.parker.finish();
         self.collect(done);
         Waited::Progress
     }
