@@ -41,7 +41,14 @@ link() { # link DIRECTORIES NAMES
     [ -e "$STF_PATH/$name" ] || for dir in $1; do [ -f "$dir/$name" ] && { ln -s "$dir/$name" "$STF_PATH/$name"; break; }; done
   done
 }
-link "$w/bin" "zpool zfs zinject"
+link "$w/bin" "zfs zinject"
+# What is a parameter of the module and has its counterpart here is read at import.
+cat >"$STF_PATH/zpool" <<END
+#!/bin/bash
+allow=zfs_allow_redacted_dataset_mount
+[ "\$1" != import ] || "$w/bin/sanbox" tune \$allow="\$(cat /sys/module/zfs/parameters/\$allow)"
+exec "$w/bin/zpool" "\$@"
+END
 link "/usr/sbin /sbin /usr/bin /bin" "raidz_test zgenhostid"
 # OpenZFS's zstream asks its module about tokens.
 printf '#!/bin/bash\n[ "$1" != token ] || exec "%s" zstream "$@"\nexec /usr/sbin/zstream "$@"\n' "$w/bin/sanbox" >"$STF_PATH/zstream"
@@ -59,7 +66,7 @@ for word; do
 done
 exec /usr/sbin/zdb ${found:+-e} "${found[@]}" "$@"
 END
-chmod 755 "$STF_PATH/zdb" "$STF_PATH/zstream"
+chmod 755 "$STF_PATH/zdb" "$STF_PATH/zpool" "$STF_PATH/zstream"
 # Mounts of other servers, which may end meanwhile: df fails then.
 grep ' fuse' /proc/self/mounts | cut -d' ' -f2 | tac | xargs -r -n1 umount -l
 mkdir "$w/module"; mount -t tmpfs module "$w/module"; mkdir "$w/module/upper" "$w/module/work"

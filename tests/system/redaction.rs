@@ -554,3 +554,28 @@ fn redacted_increments_are_those_of_openzfs() {
     assert_eq!(place.run("zpool import -d $PWD other"), "");
     assert_eq!(sums(&place, "other/a@b"), sums(&place, "tank/a@b"));
 }
+
+/// A volume that was received redacted has a block device where that is allowed, and none elsewhere.
+#[test]
+fn a_redacted_volume_has_a_device_where_that_is_allowed() {
+    let has_loops = std::path::Path::new("/dev/loop-control").exists();
+    if !std::path::Path::new("/dev/fuse").exists() || !has_loops {
+        return tests::skip(
+            "devices of redacted volumes",
+            "this machine has no /dev/fuse or no loop devices",
+        );
+    }
+    let mut place = Place::new();
+    place.serve(&["--nfs-port", "0", "--iscsi-port", "0", "--mount"]);
+    // Links to devices are the whole machine's: no other test has this pool.
+    let pool = "redacted-devices";
+    let shown = place.run(&format!(
+        "truncate -s 256M disk && zpool create -O mountpoint=none {pool} $PWD/disk && zfs create -V 1M {pool}/a && \
+         cd /dev/zvol/{pool} && head -c 1M /dev/zero | tr '\\0' 1 > a && sync a && zfs snapshot {pool}/a@1 && \
+         zfs clone {pool}/a@1 {pool}/b && printf 2 | dd of=b conv=notrunc,fsync status=none && zfs snapshot {pool}/b@1 && \
+         zfs redact {pool}/a@1 book {pool}/b@1 && zfs send --redact book {pool}/a@1 | zfs receive {pool}/c && ls; \
+         sanbox tune zfs_allow_redacted_dataset_mount=1 && ls && head -c 3 c && tail -c 3 c; \
+         sanbox tune zfs_allow_redacted_dataset_mount=0 && ls; cd / && zpool export {pool}",
+    ));
+    assert_eq!(shown.replace('\0', "0"), "a\nb\na\nb\nc\n000111a\nb\n");
+}

@@ -16,6 +16,8 @@ pub(crate) struct Tunables {
     pub(crate) l2: L2Tuning,
     /// Evacuations of vdevs stand still.
     pub(crate) removal_paused: bool,
+    /// Volumes that were received redacted have block devices, too.
+    pub(crate) redacted_devices: bool,
 }
 
 /// One limit.
@@ -125,6 +127,15 @@ pub(crate) const TABLE: &[Row] = &[
         most: 1,
         get: |t| u64::from(t.removal_paused),
         set: |t, value| t.removal_paused = value != 0,
+    },
+    // File systems need none of it: `zfs mount -f` asks for one of them by name.
+    Row {
+        name: "zfs_allow_redacted_dataset_mount",
+        effect: "1: volumes that were received redacted have block devices, too",
+        least: 0,
+        most: 1,
+        get: |t| u64::from(t.redacted_devices),
+        set: |t, value| t.redacted_devices = value != 0,
     },
 ];
 

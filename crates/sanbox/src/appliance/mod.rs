@@ -345,12 +345,15 @@ impl Appliance {
 
     /// Changes a limit, here and in the pools that are open.
     pub(crate) async fn tune(&self, name: &str, value: &str) -> Result<(), String> {
-        self.context.tune(name, value).await
+        self.context.tune(name, value).await?;
+        self.services.follow_devices().await;
+        Ok(())
     }
 
     /// Sets all limits, of open pools too.
     pub(crate) async fn set_tunables(&self, after: Tunables) {
         self.context.set_tunables(after).await;
+        self.services.follow_devices().await;
     }
 
     /// Returns all pools known as imported, opening them.

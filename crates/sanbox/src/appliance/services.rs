@@ -78,6 +78,11 @@ impl Services {
         if let Some(smb) = self.smb.get() {
             smb.follow().await;
         }
+        self.follow_devices().await;
+    }
+
+    /// As [`Self::follow`], for the block devices of volumes alone.
+    pub(super) async fn follow_devices(&self) {
         if let Some(devices) = self.devices.get() {
             devices.follow().await;
         }

@@ -209,15 +209,17 @@ impl Devices {
             return wanted;
         };
         let mut shows_snapshots = false;
+        let redacted_too = context.tunables().redacted_devices;
         for ServedPool { pool, datasets } in self.volumes.read(&context).await {
             for info in datasets {
                 let is = |name: &str, number| {
                     let property = info.property(name);
                     property.is_some_and(|property| property.value == Value::Number(number))
                 };
-                // volmode: 0 default, 1 full, 2 dev, 3 none. What was received redacted has no device, as it is not mounted.
+                // volmode: 0 default, 1 full, 2 dev, 3 none. What was received redacted has no device, as it is not mounted, unless that is
+                // allowed for all.
                 // OpenZFS: module/os/linux/zfs/zvol_os.c, zvol_os_create_minor
-                if is("volmode", 3) || is_redacted(&info) {
+                if is("volmode", 3) || is_redacted(&info) && !redacted_too {
                     continue;
                 }
                 let read_only = pool.readonly() || is("readonly", 1);
