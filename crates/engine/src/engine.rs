@@ -437,10 +437,10 @@ impl Engine {
                             replays: context.replays.clone(),
                         };
                         let turns = Turns::of(&handle);
-                        let by_others = turns.are_taken();
+                        let is_run_in_turns = turns.are_taken();
                         came_up.send(Ok((facts, context.fast_path.clone(), turns)));
                         let serving = context.serve(receiver);
-                        match by_others {
+                        match is_run_in_turns {
                             true => handle.spawn("mailbox", serving).await,
                             false => serving.await,
                         }

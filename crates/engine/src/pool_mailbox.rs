@@ -159,13 +159,10 @@ impl PoolMailbox {
         });
         let mut message = Some(Message::Job(job));
         self.turns.take(|| {
-            let unsent = message.take().map(|message| self.sender.try_send(message));
-            message = match unsent {
-                Some(Err(TrySendError::Full(message) | TrySendError::Closed(message))) => {
-                    Some(message)
-                }
-                Some(Ok(())) | None => None,
-            };
+            let sent = message.take().map(|message| self.sender.try_send(message));
+            if let Some(Err(TrySendError::Full(unsent) | TrySendError::Closed(unsent))) = sent {
+                message = Some(unsent);
+            }
         });
         if let Some(message) = message {
             let sent = self.sender.send(message).await;
